@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads and replaces files; follows no links and leaves no partial file.
+//! Reads and replaces files; leaves no partial file, and follows links only where a function says so.
 //!
 //! Everything below a directory that another user owns is opened relative to a directory
 //! descriptor, never by path or through a symbolic link (the reason is CVE-2024-45310). Files are
 //! never truncated in place, because an engine, a hook or nri-runc may be reading them.
 //!
-//! All files are read by this module. It reads only regular files up to the caller's limit (D54),
-//! and never blocks (D53).
+//! Only this module reads files: regular ones, up to the caller's limit (D54), and without blocking (D53).
 
 use std::fs::File;
 use std::io::{self, Write};

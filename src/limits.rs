@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limits of all input whose length a tenant, a plugin or an engine chooses (D54), applied where the input enters.
-//! A longer text is cut and its length is stated; a longer identity or protecting list is refused.
-//! `tests/tidy/limits.rs` finds limits that are defined elsewhere.
+//! Defines a limit for every input whose length a tenant, a plugin or an engine chooses (D54); each applies where the
+//! input enters. A longer text is cut and its length is stated; a longer identity, or list that protects containers,
+//! is refused. `tests/tidy/limits.rs` finds limits that are defined elsewhere.
 //!
 //! The crates can be used without this program, so each defines its limits itself: `nri-api` for a plugin's name,
 //! `nri-transport` for a plugin's messages and their queues, `nri-adaptation` for a response's entries and the plugins
@@ -11,8 +11,8 @@ pub(crate) use nri_api::text::{cut, split};
 
 use crate::text::counted;
 
-/// Connected plugins; each event waits for all of them. NRI's benchmark has ten. Pre-installed and
-/// configured plugins are never refused by this limit.
+/// Number of connected plugins, because each event waits for all of them; NRI's benchmark has ten.
+/// Pre-installed and configured plugins are never refused for this limit.
 pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when it ends. Kubernetes
 /// limits only their total length, to 256 KiB, which allows 80,000.
@@ -20,13 +20,13 @@ pub(crate) const ANNOTATIONS: usize = 10_000;
 /// Identity claims of one container that its engine contradicts; each takes a line in the log and
 /// in the record.
 pub(crate) const CONTRADICTIONS: usize = 8;
-/// Foreign text inside a line, in bytes: a refusal, a parser's error.
+/// Foreign text quoted in a line, in bytes, such as a refusal or a parser's error.
 pub(crate) const QUOTED: usize = 4 << 10;
 /// The line of a failure, in bytes, including names of fields and containers that a plugin or an engine chose. Several
 /// quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// The part of a line that is searched for a message with a code, in bytes, and the number of parts between colons
-/// where a message may begin. A usual search takes 0.1 ms, the longest 1 ms.
+/// The longest line, in bytes, in which a message is searched for to add its code, and the number of its parts
+/// between colons where one may begin. A usual search takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
 pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// One part of a response to an operator, in bytes, below the frame's limit; a longer response is sent in parts.
@@ -34,12 +34,12 @@ pub(crate) const ADMIN_PART: usize = 1 << 20;
 /// Pods and containers in one line of a recorded state, in bytes; a longer state has several lines.
 pub(crate) const RECORDED_STATE: usize = 1 << 20;
 /// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a large node. Further
-/// notes replace the oldest, and the next daemon searches for the containers of those.
+/// notes replace the oldest; the next daemon searches for the containers of the replaced ones.
 pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One note of either kind, in bytes, and all notes of one kind, which are on a tmpfs. A request has some 2
-/// KiB, and an `update` also has its resources; if a note would be too long, they are left out.
+/// One note of either kind, and all notes of one kind (on a tmpfs), in bytes. A request has some 2 KiB; an
+/// `update` also has its resources, which are omitted from a note that would be too long.
 pub(crate) const NOTE: usize = 1 << 20;
 pub(crate) const NOTES: usize = 16 << 20;
 /// Updates that may wait for a container's creation or start, and their bytes in its record; one has some 100 bytes.
@@ -54,7 +54,7 @@ pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// Events kept in memory for readers of `nri events`, and the bytes of their lines; one has some 600 bytes.
 pub(crate) const EVENTS: usize = 4000;
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
-/// Lines of events that are compressed together.
+/// Event lines that are compressed as one block.
 pub(crate) const EVENTS_TOGETHER: usize = 64;
 /// Concurrent readers that follow events: each is a connection of the daemon.
 pub(crate) const EVENT_READERS: usize = 16;
@@ -74,7 +74,7 @@ pub(crate) const NODE_EVENTS: u32 = 50;
 /// Pods whose Events are counted, some 100 bytes each.
 pub(crate) const EVENT_PODS: usize = 1024;
 /// A name in Kubernetes, the part of a pod's name in its Event's name, and the message of an Event, in bytes.
-/// Kubernetes limits the message to 1024; the rest holds the number of omitted entries.
+/// Kubernetes limits the message to 1024; the difference is for the number of omitted entries.
 pub(crate) const KUBERNETES_NAME: usize = 253;
 pub(crate) const EVENT_POD_NAME: usize = 200;
 pub(crate) const EVENT_MESSAGE: usize = 900;
@@ -169,9 +169,9 @@ pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// CRI-O pod folders that are awaited concurrently; further pods are announced with their first container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// For the containers of the plain runtime: containers that plugins receive, far more than a node has;
-/// state directories that are watched, one for each namespace of an engine; folders examined in these; new
-/// folders of one directory whose state is awaited; and those of them that are examined concurrently.
+/// Limits for containers of the plain runtime: the containers that plugins receive (far more than a node has), the
+/// watched state directories (one for each namespace of an engine), the folders examined in them, the new folders of
+/// one directory whose state is awaited, and how many of these are examined concurrently.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
@@ -189,17 +189,17 @@ pub(crate) const FAILURES: usize = 20;
 /// Unreadable items that `status` shows, one per line: each has an engine's file and an error, so their number is
 /// unlimited.
 pub(crate) const MISSING: usize = 64;
-/// Contradicted identity claims that `status` shows, of all containers: tenants cause them, and each record has its
-/// own.
+/// Contradicted identity claims of all containers that `status` shows: tenants cause them, and the record of each
+/// container lists its own.
 pub(crate) const CONTRADICTED: usize = 100;
 /// A pod's ID, or a name that an nri-runc key gives a pod or container, in bytes; longer ones do not occur in engines
 /// or Kubernetes.
 pub(crate) const POD_ID: usize = 253;
 /// A value in a line about a contradicted claim, in characters.
 pub(crate) const CLAIM: usize = 80;
-/// Threads that may be in other network namespaces concurrently; beyond it addresses stay unknown.
+/// Concurrent threads in other network namespaces; beyond this number, addresses stay unknown.
 pub(crate) const NAMESPACE_THREADS: usize = 8;
-/// The kernel's responses about addresses, and bytes of one: a container may give itself millions of addresses.
+/// The kernel's responses to one query of addresses, and bytes of one: a container may have millions of addresses.
 pub(crate) const ADDRESS_ANSWERS: usize = 8;
 pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
 /// Entries of the host's `/dev` that are compared with a container's devices; a node has hundreds.
@@ -217,7 +217,7 @@ pub(crate) const TRACE_STATE: usize = 512;
 
 /// Values that `drift` lists, some 300 bytes each, so that the response is one part.
 pub(crate) const DRIFTS: usize = 2000;
-/// Containers whose files time out, after 10 s each, until a check of all containers ends.
+/// Containers whose files time out (after 10 s each) before a check of all containers is abandoned.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
 /// Values that are restored within a minute, and those of one container within an hour: another
 /// program may change them again each time.
@@ -244,8 +244,8 @@ pub(crate) const LOG_LINE: usize = 16 << 10;
 /// cause when they start together), and those of them about one plugin.
 pub(crate) const LOG_LINES: usize = 300;
 pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
-/// Kinds of lines that are counted at the same time. Beyond it, plugins share the limit of a place
-/// in the program, because a peer may choose a new name each time.
+/// Kinds of lines that are counted at the same time. Beyond this number, plugins share the limit of
+/// a place in the program, because a peer may choose a new name each time.
 pub(crate) const LOG_KINDS: usize = 1000;
 /// Lines within a minute about connections refused for one reason, and about plugins that connect or disconnect: a peer
 /// can cause thousands a second.
@@ -259,7 +259,7 @@ pub(crate) const AUDIT_VALUE: usize = 4096;
 pub(crate) const AUDIT_LINE: usize = 128 << 10;
 /// A field of a line of the journal, in characters; a longer one is cut.
 pub(crate) const JOURNAL_FIELD: usize = 256;
-/// A message of a runtime within one of our lines, in characters.
+/// A runtime's message that a line of nri-runc quotes, in characters.
 pub(crate) const RUNTIME_MESSAGE: usize = 500;
 /// The last output of an exited daemon, as it is shown, in characters.
 pub(crate) const LAST_WORDS: usize = 400;
@@ -269,8 +269,8 @@ pub(crate) const ID_IN_FILE_NAME: usize = 120;
 pub(crate) const SECTION_NAME: usize = 100;
 /// A word that is compared with the known keys, in characters; every key is shorter.
 pub(crate) const SPELLED_WORD: usize = 200;
-/// Rules (the first ones) with which each later rule is compared, and entries of their lists:
-/// comparing every pair of thousands takes a minute.
+/// The first rules, with which each later rule is compared, and the entries compared in their
+/// lists: comparing every pair of thousands of rules takes a minute.
 pub(crate) const COMPARED_RULES: usize = 32;
 /// Different changes listed in a comparison of two configurations; the others are counted.
 pub(crate) const COMPARED_ROWS: usize = 1000;
@@ -298,7 +298,7 @@ pub(crate) const HTTP_CONNECTIONS: usize = 16;
 pub(crate) const HTTP_HEAD: usize = 16 << 10;
 /// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and environment.
 pub(crate) const FRAME: u32 = 8 << 20;
-/// Calls off the loop that have not returned, each with a thread; further calls wait until one returns.
+/// Calls off the event loop that have not returned, each with a thread; further calls wait until one returns.
 pub(crate) const OFF_LOOP: usize = 64;
 /// Calls for one folder that have not returned, so that a folder that hangs leaves threads for the others.
 pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
@@ -318,7 +318,7 @@ pub(crate) const MARK: usize = 16 << 20;
 pub(crate) const HANDOVER: u64 = 256 << 20;
 /// The response of the program that is to replace this one, in bytes.
 pub(crate) const CANDIDATE_ANSWER: usize = 64 << 10;
-/// A log file, in bytes: beyond it the file is set aside; two are kept.
+/// A log file, in bytes: a longer one is renamed; two are kept.
 pub(crate) const LOG_FILE: u64 = 4 << 20;
 /// The standard error of a runtime that the daemon starts, in bytes.
 pub(crate) const RUNTIME_STDERR: u64 = 64 << 10;
@@ -330,8 +330,8 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// A response of Docker's API, in bytes; usually 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
-/// An event of containerd, in bytes: a TaskExit has some 200. Also exits kept until their container is stopped, and
-/// containerds that are subscribed to.
+/// An event of containerd, in bytes (a TaskExit has some 200), the exits kept until their container is stopped, and
+/// the containerds whose events are followed.
 pub(crate) const TASK_EVENT: usize = 64 << 10;
 pub(crate) const TASK_EXITS: usize = 4096;
 pub(crate) const TASK_EXIT_SOURCES: usize = 16;
@@ -355,8 +355,8 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
     }
 }
 
-/// Returns the first [`LISTED`] lines, and one more that counts the others: `noun` in the singular,
-/// then `what`, which must fit any number.
+/// Returns the first [`LISTED`] lines, and one line that counts the others: "N more `noun`" (given
+/// in the singular), then `what`, which must fit any number.
 pub(crate) fn listed(
     mut lines: impl Iterator<Item = String>,
     noun: &str,

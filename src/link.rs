@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages between wrapper and daemon over `RUN_DIR/daemon.sock`.
+//! Encodes and decodes the messages between wrapper and daemon over `RUN_DIR/daemon.sock`.
 //!
 //! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields (`tagged.rs`). The
 //! first field of a request is the protocol version. Arguments are bytes, not text: they need not be UTF-8. This module
-//! only encodes, decodes, and reads whole frames from a blocking socket; the daemon has its own asynchronous reader.
+//! also reads whole frames from a blocking socket; the daemon has its own asynchronous reader.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -19,8 +19,8 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// Oldest understood protocol, as the distance from the daemon's own version. Older ones come from
-/// the wrappers of an engine that was not restarted, or of another copy of nri-runc.
+/// How many versions a wrapper's protocol may be older than the daemon's. Old wrappers belong to an
+/// engine that was not restarted, or to another copy of nri-runc.
 const UNDERSTOOD: u32 = 2;
 
 /// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
@@ -41,9 +41,8 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`. The first: only the audit log needs each `exec`. With the
-/// others a wrapper asks the daemon, because exec rules exist, plugins handle execs, or missing
-/// plugins refuse execs.
+/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`. With the others, a wrapper
+/// asks the daemon, because exec rules exist, plugins handle execs, or missing plugins refuse execs.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's mark: the few facts about it that `exec` and `kill` need without asking the daemon
-//! (decisions D36 and D37).
+//! Encodes, decodes and finds a container's mark: the few facts that `exec` and `kill` need without
+//! asking the daemon (decisions D36 and D37).
 //!
 //! Together with the verdict on a container's creation, the daemon writes one file for each
 //! container that needs one, below its records; the file is removed with the container. A wrapper
@@ -102,7 +102,7 @@ impl ProcessValue {
 /// The groups of the process, as a field of config.json.
 const GROUPS: &str = "process.user.additionalGids";
 
-/// The groups that plugins' changes (field, value after) added for the engine's user. `exec` needs
+/// Returns the groups that plugins' changes (field, value after) added for the engine's user. `exec` needs
 /// that user too: for any other user, the caller of `exec` chooses the groups.
 pub(crate) fn added_groups<'a>(
     user: Value,
@@ -115,7 +115,7 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// The values that `exec` applies, from changes (field, value before, value after). If several
+/// Returns the values that `exec` applies, from changes (field, value before, value after). If several
 /// changes set one field, the first value before and the last value after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
@@ -206,7 +206,7 @@ fn text(value: &[u8]) -> Option<String> {
     std::str::from_utf8(value).ok().map(str::to_owned)
 }
 
-/// The name of a container's mark.
+/// Returns the name of a container's mark.
 pub(crate) fn file_name(root: &str, id: &str) -> String {
     let mut bytes = Vec::with_capacity(root.len() + 1 + id.len());
     bytes.extend_from_slice(root.as_bytes());
@@ -215,12 +215,12 @@ pub(crate) fn file_name(root: &str, id: &str) -> String {
     format!("{:032x}", fnv128(&bytes))
 }
 
-/// The path of a container's mark in this run directory.
+/// Returns the path of a container's mark in this run directory.
 pub(crate) fn place(run_dir: &Path, root: &str, id: &str) -> PathBuf {
     run_dir.join("state").join(MARKS).join(file_name(root, id))
 }
 
-/// The container's mark, if it has one.
+/// Returns the container's mark, if it has one.
 ///
 /// # Errors
 /// Fails when the file cannot be read.

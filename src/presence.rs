@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether something exists: a file, a folder, a process. "It does not exist" and "that cannot be
-//! determined now" (no descriptor left, no memory, a bad disk) are different results, and only the
+//! Determines whether a file, folder or process exists. "It does not exist" and "this cannot be
+//! determined now" (no descriptor left, no memory, a bad disk) are different results; only the
 //! first may end anything. `Ok(None)` and `Ok(false)` mean that the kernel reports absence; an
 //! error means unknown, and the caller retries or chooses the outcome that loses no container.
 
@@ -20,7 +20,7 @@ pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
 
-/// Whether this error is about the process or the host, not about the object of the call.
+/// Whether this OS error is a shortage of the process or the host, not a fact about the object of the call.
 pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events for other programs (`nri-runc nri events`): a bounded ring of JSON lines. Each has a cursor from which a
-//! reader can continue, even after the daemon's re-execution.
+//! Keeps events for other programs (`nri-runc nri events`) in a bounded ring of JSON lines. Each line has a cursor
+//! from which a reader can continue, even after the daemon's re-execution.
 //!
 //! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and receives a
 //! line of kind `lost` in place of the events that it missed. This module does not read records.
@@ -22,7 +22,7 @@ use crate::packed::PackedLines;
 use crate::text::rfc3339_nanos;
 
 named! {
-    /// The subject of an event, in the order of `docs/events.md`; other programs depend on the names.
+    /// The kinds of events, in the order of `docs/events.md`; other programs depend on the names.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]
@@ -162,10 +162,10 @@ pub(crate) struct EventLine<'a> {
     engine: &'a str,
     labels: Option<&'a BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Of `exited` and `removed`; null if it is not known.
+    /// The exit code in `exited` and `removed`; null if unknown.
     exit_code: Option<Option<i32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Of `lost`: the number of missing events; null if it is not known.
+    /// The number of missing events in `lost`; null if unknown.
     lost: Option<Option<u64>>,
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct EventRing {
     bytes: usize,
 }
 
-/// The latest events as the next program of this process reads them.
+/// The latest events, saved for the next program of this process.
 #[derive(Serialize, Deserialize)]
 struct SavedRing {
     stream: String,
@@ -241,7 +241,7 @@ impl EventRing {
         packed + self.lines.len() - self.dropped
     }
 
-    /// The number of the next event.
+    /// Returns the number of the next event.
     fn next(&self) -> u64 {
         self.first + u64::try_from(self.len()).unwrap_or(u64::MAX)
     }
@@ -310,7 +310,7 @@ impl EventRing {
         ring
     }
 
-    /// The line about events that a reader missed; their number is unknown if they are another daemon's.
+    /// Returns the line about events that a reader missed; their number is unknown if they are another daemon's.
     fn lost_line(&self, count: Option<u64>) -> String {
         let said = match count {
             Some(_) => "they were dropped before they were read",
@@ -350,7 +350,7 @@ impl EventStream {
         }
     }
 
-    /// Events that readers missed because they read slowly or came late.
+    /// Returns the number of events that readers missed because they read slowly or came late.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.get()
     }
@@ -394,7 +394,7 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// The cursor after which the reader continues: that of the last event before its position.
+    /// Returns the cursor after which the reader continues: that of the last event before its position.
     pub(crate) fn cursor(&self) -> String {
         self.stream.ring.borrow().cursor(self.next - 1)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O, on both layouts.
+//! Plans writes of block I/O limits, on both layouts of cgroups.
 //!
 //! A list replaces the file's limits: for a device that is not in the list, the limit is lifted. An
 //! absent list leaves the limits unchanged, and a weight of zero sets the kernel's default.
@@ -255,7 +255,7 @@ mod tests {
         FakeFiles(files.iter().copied().collect())
     }
 
-    /// The file, value and undo value of each write.
+    /// Returns the file, value and undo value of each write.
     fn shown(writes: &[Write]) -> Vec<String> {
         let show = |write: &Write| {
             let undo = write.undo.as_ref().map(|(_, value)| value.as_str()).unwrap_or_default();

@@ -146,7 +146,7 @@ enum Unit {
     Pages(u64),
 }
 
-/// The unit of a file that the kernel shows as one number; `None` for all others.
+/// Returns the unit of a file that the kernel shows as one number; `None` for all others.
 fn unit(file: &str) -> Option<Unit> {
     match file {
         "cpu.weight" | "cpu.idle" | "cpu.max.burst" | "cpu.shares" | "cpu.cfs_quota_us"
@@ -191,7 +191,7 @@ impl Amount {
     }
 }
 
-/// The page size of a huge page file: `hugetlb.2MB.max`.
+/// Returns the page size of a huge page file: `hugetlb.2MB.max`.
 fn huge_page(file: &str) -> Option<u64> {
     let size = file.strip_prefix("hugetlb.")?.split('.').next()?;
     match Amount::of(size.strip_suffix('B')?)? {

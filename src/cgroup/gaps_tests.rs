@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features that the build machines lack (huge pages of v1, real-time groups, disks on v2,
+//! Tests features that the build machines lack (huge pages of v1, real-time groups, disks on v2,
 //! resctrl): the exact writes, on trees of plain files with redirected host paths (D18). Each test
 //! prints that no kernel has accepted the writes.
 

@@ -39,7 +39,7 @@ pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members
 pub(crate) trait CgroupFiles {
     /// Whether the file exists; an error if it cannot be examined.
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool>;
-    /// The file's text, without the final line feed; `None` if the file does not exist.
+    /// Returns the file's text, without the final line feed; `None` if the file does not exist.
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>>;
 }
 
@@ -114,7 +114,7 @@ pub(crate) enum Unfit {
         /// Why.
         why: String,
     },
-    /// The cgroup files cannot show it, but the runtime may be able to set it.
+    /// The daemon cannot write it to the cgroup files, but the runtime may be able to set it.
     NotDirect(String),
 }
 
@@ -178,7 +178,7 @@ fn plan_seen(
     Ok(writes)
 }
 
-/// A write to a file for a field.
+/// Creates a write to a file for a field.
 fn write(
     controller: &'static str,
     file: impl Into<String>,
@@ -200,7 +200,7 @@ impl Write {
     }
 }
 
-/// The writes of CPUs and memory nodes.
+/// Plans the writes of CPUs and memory nodes.
 fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
     for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
@@ -208,7 +208,7 @@ fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     }
 }
 
-/// The writes of huge page limits; `file` is the limit file's name without its page size.
+/// Plans the writes of huge page limits; `file` is the limit file's name without its page size.
 fn plan_hugepages(
     controller: &'static str,
     file: &str,
@@ -313,7 +313,7 @@ fn early_or_late(write: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>,
     if falls { (write, None) } else { (None, write) }
 }
 
-/// A limit in the form that most files accept.
+/// Returns a limit in the form that most files accept.
 fn or_max(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }
 }
@@ -322,7 +322,7 @@ fn number(resources: &Map<String, Value>, section: &str, key: &str) -> Option<i6
     resources.get(section)?.get(key)?.as_i64()
 }
 
-/// The first number of a file's text.
+/// Returns the first number of a file's text.
 fn first_number(text: Option<String>) -> Option<i64> {
     text?.split_whitespace().next()?.parse().ok()
 }

@@ -101,7 +101,7 @@ impl Mounts {
 }
 
 impl Layout {
-    /// The controller and the file with the state in which a cgroup really is.
+    /// Returns the controller and the file that show whether a cgroup is in fact frozen.
     fn freezer(self) -> (&'static str, &'static str) {
         match self {
             Self::V1 => ("freezer", "freezer.state"),
@@ -117,7 +117,7 @@ impl Layout {
     }
 }
 
-/// The hierarchies in `/proc/PID/cgroup`: the names of their controllers, and the process's path.
+/// Returns the hierarchies in `/proc/PID/cgroup`: the names of their controllers, and the process's path.
 fn hierarchies(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'))
 }
@@ -171,7 +171,7 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
-    /// The cgroups at `path` in every hierarchy, without a process, as for an engine's pod.
+    /// Returns the cgroups at `path` in every hierarchy, without a process, as for an engine's pod.
     pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));
@@ -179,17 +179,17 @@ impl Cgroups {
         Some(Self { layout: mounts.layout, dirs: dirs.collect() })
     }
 
-    /// The version of the cgroups.
+    /// Returns the version of the cgroups.
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The folder of a controller (empty for v2).
+    /// Returns the folder of a controller (empty for v2).
     pub(crate) fn dir(&self, controller: &str) -> Option<&Path> {
         self.dirs.get(controller).map(PathBuf::as_path)
     }
 
-    /// One of the folders, for messages.
+    /// Returns one of the folders, for messages.
     pub(crate) fn any_dir(&self) -> Option<&Path> {
         self.dirs.values().next().map(PathBuf::as_path)
     }
@@ -242,7 +242,7 @@ impl CgroupFiles for Cgroups {
     }
 }
 
-/// `path` relative to a mount's root; `None` for a path outside of it.
+/// Returns `path` relative to a mount's root; `None` for a path outside of it.
 fn below(path: &Path, root: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(root).ok()?;
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));

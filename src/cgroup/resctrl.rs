@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Groups of resctrl: moves a running container into another group, thread by thread as the kernel
+//! Moves a running container into another group of resctrl, thread by thread as the kernel
 //! requires, and removes a group that a runtime made for a container whose creation failed.
 //!
 //! A thread that starts meanwhile is in its parent's group, so the tasks are read again until none
@@ -36,12 +36,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group of this name, without a monitoring group.
+    /// Returns the group of this name, without a monitoring group.
     pub(crate) fn named(name: &str) -> Self {
         Self { name: name.to_owned(), monitoring: None }
     }
 
-    /// The group's folders, in the order in which a thread enters them.
+    /// Returns the group's folders, in the order in which a thread enters them.
     fn folders(&self, resctrl: &Path) -> Vec<PathBuf> {
         let group = resctrl.join(&self.name);
         let monitoring = self.monitoring.as_ref();
@@ -93,7 +93,7 @@ fn enter_one(host: &Host, dir: &Path, (resctrl, group): (&Path, &Path)) -> Resul
     Err(format!("{}: its processes are made faster than they can be moved", group.display()))
 }
 
-/// The kernel's reason for refusing the last command, to be appended; empty if it gives none.
+/// Returns the kernel's reason for refusing the last command, to be appended; empty if it gives none.
 fn status(host: &Host, resctrl: &Path) -> String {
     let text = files::read_kernel(&host.path(resctrl.join("info/last_cmd_status"))).or_absent();
     match text.as_deref().unwrap_or_default().trim() {
@@ -130,7 +130,7 @@ pub(crate) fn remove_unused(host: &Host, resctrl: &Path, name: &str) -> Result<(
     std::fs::remove_dir(dir).if_there().map(|_gone| ()).map_err(said)
 }
 
-/// The group of a process; `None` if the kernel does not show it.
+/// Returns the group of a process; `None` if the kernel does not show it.
 pub(crate) fn group_of(host: &Host, pid: u32) -> Option<Group> {
     let text =
         files::read_kernel(&host.path(format!("/proc/{pid}/cpu_resctrl_groups"))).or_absent()?;
@@ -143,7 +143,7 @@ pub(crate) fn group_of(host: &Host, pid: u32) -> Option<Group> {
     Some(Group { name: named("res:")?, monitoring })
 }
 
-/// Every thread in a cgroup and those below it.
+/// Returns every thread in a cgroup and those below it.
 fn threads(host: &Host, dir: &Path) -> std::io::Result<Vec<u32>> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];

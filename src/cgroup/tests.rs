@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cases for both layouts on trees of plain files: the writes and their order, the refusals, and
-//! that a failure leaves no change.
+//! Tests both layouts on trees of plain files: the writes and their order, the refusals, and that a
+//! failure leaves no change.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

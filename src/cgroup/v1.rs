@@ -200,7 +200,7 @@ fn plan_devices(
     Ok(())
 }
 
-/// The kinds of access that `listed` grants to the devices for which `counts` returns true.
+/// Returns the kinds of access that `listed` grants to the devices for which `counts` returns true.
 fn granted(listed: &str, kind: &str, counts: impl Fn(&str) -> bool) -> String {
     let lines = listed.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     lines

@@ -29,7 +29,7 @@ pub(crate) struct AppliedWrite {
     pub after: String,
 }
 
-/// A write that the kernel refused, after which nothing is changed.
+/// A refused write; the earlier writes were reverted as far as possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteError {
     /// Path of the resource.
@@ -50,7 +50,7 @@ pub(crate) fn carry_out(
     for write in writes {
         // A value that cannot be read could not be restored.
         let before = match cgroups.text(write.controller, &write.file) {
-            // The file can only be written, such as devices.allow.
+            // A file such as devices.allow can only be written.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(None),
             known => known,
         };
@@ -85,7 +85,7 @@ pub(crate) fn carry_out(
     Ok(written.collect())
 }
 
-/// The current text of a write's file, for comparison or display only.
+/// Returns the current text of a write's file, for comparison or display only.
 fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
     cgroups.text(write.controller, &write.file).or_absent().flatten()
 }
@@ -140,7 +140,7 @@ pub(super) fn is_within_a_page(now: u64, wanted: u64) -> bool {
     now <= wanted && wanted - now < LARGEST_PAGE
 }
 
-/// The numbers of a list such as `0-3,7`; `None` for any other form.
+/// Returns the numbers of a list such as `0-3,7`; `None` for any other form.
 pub(crate) fn members(list: &str) -> Option<BTreeSet<u16>> {
     let mut found = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin in the chain: its counters, its policy, and what the policy makes of each outcome of
-//! a call (NRI FailurePolicy).
+//! Calls one plugin of the chain, counts its failures, and applies its policy to the outcome of
+//! each call (NRI FailurePolicy).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ named! {
     pub enum Cause {
         /// A plugin did not answer in time.
         Timeout => "timeout",
-        /// A plugin's connection broke while it was asked.
+        /// A plugin's connection broke while it handled the request.
         Gone => "gone",
         /// A plugin or a validator refused.
         Refused => "refused",
@@ -59,12 +59,12 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// A failure without a field.
+    /// Creates a failure without a field.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
 
-    /// The line for the operator, with the plugin, field and rule for the audit log.
+    /// Converts the failure to the operator's line, with the plugin, field and rule for the audit log.
     pub(crate) fn into_error(self) -> Error {
         let error = Error::new(quoted(&self.text)).by(self.plugin);
         let error = match self.field {
@@ -77,7 +77,7 @@ impl PluginFailure {
         }
     }
 
-    /// The failure of a reply that conflicts with others.
+    /// Creates the failure of a reply that conflicts with others.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -139,7 +139,7 @@ impl Terms {
     }
 }
 
-/// A plugin's counters, with which the next program continues.
+/// A plugin's counters, which the next program of this process continues.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PluginCounts {
     /// Requests sent to the plugin.
@@ -170,7 +170,7 @@ pub struct ChainedPlugin {
     /// Consecutive execs for which the plugin's reply came too late; an `exec` waits less than the
     /// plugin's time-out.
     pub(super) late_execs: Strikes,
-    /// Wakes the requests that wait for a turn when the plugin no longer answers.
+    /// Wakes the requests that wait for a turn, once the plugin no longer answers.
     given_up: Notify,
     /// Notifications of the extension that the plugin has not answered yet.
     notices: Cell<usize>,
@@ -236,7 +236,7 @@ impl ChainedPlugin {
         self.counts.replace(counts);
     }
 
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub fn id(&self) -> String {
         self.plugin.id()
     }
@@ -266,7 +266,7 @@ impl ChainedPlugin {
         counts.last_failure = Some((clock::now(), what.to_owned()));
     }
 
-    /// The policy in force for the plugin.
+    /// Returns the policy in force for the plugin.
     pub fn policy(&self) -> Policy {
         self.terms.borrow().policy.clone()
     }
@@ -287,13 +287,12 @@ impl ChainedPlugin {
         self.strikes.count() > 0
     }
 
-    /// Whether the plugin's last requests all timed out, so that containers are created without it,
-    /// or refused.
+    /// Whether the plugin's last requests all timed out, so that containers are created without the plugin, or refused.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }
 
-    /// The plugin's rights.
+    /// Returns the plugin's rights.
     ///
     /// # Errors
     /// Fails when the operator's settings contain a nonexistent field name.
@@ -321,8 +320,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // Without this, a request would wait one time-out of a hanging plugin for each request
-            // before it, so that one plugin would delay many containers for minutes.
+            // Without this, a request would wait a full time-out of a hanging plugin for each
+            // request before it, and one plugin would delay many containers for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),
@@ -408,7 +407,7 @@ impl ChainedPlugin {
     }
 }
 
-/// Logs unknown fields in the replies to one request: plugin and field.
+/// Logs the unknown fields (pairs of plugin and field) in the replies to one request.
 pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, String)]) {
     for (plugin, field) in unknown {
         if let Some(member) = members.iter().find(|member| member.id() == *plugin) {
@@ -417,7 +416,7 @@ pub(super) fn report_unknown(members: &[Rc<ChainedPlugin>], unknown: &[(String, 
     }
 }
 
-/// The line for an operator about a field that this version does not know.
+/// Returns the line for an operator about a field that this version does not know.
 pub(crate) fn unknown_field_line(plugin: &str, field: &str) -> String {
     format!("{plugin} set {field}, which this version does not know; it was not applied")
 }

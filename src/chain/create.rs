@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CreateContainer through the chain: every plugin receives the changes of the earlier ones, then
-//! the validators receive the result.
+//! Sends CreateContainer through the chain: every plugin receives the changes of the earlier ones,
+//! then the validators receive the result.
 
 use std::collections::HashSet;
 use std::rc::Rc;

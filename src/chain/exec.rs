@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ExecContainer of the extension through the chain: a process is about to be started in a
-//! container. The responses are merged like those to CreateContainer; then the validators of execs
-//! decide about the result (decision D60).
+//! Sends the extension's ExecContainer through the chain before a process is started in a container. The responses are
+//! merged like those to CreateContainer; then the validators of execs decide about the result (decision D60).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -51,8 +50,8 @@ pub(crate) struct ExecMembers<'a> {
 }
 
 impl ExecMembers<'_> {
-    /// Deadline for the subscribers' replies: validators are asked afterwards, and a validator
-    /// without time left would reject only because another plugin was slow.
+    /// Returns the deadline for the subscribers' replies. Validators are asked afterwards: without
+    /// time left, one would reject only because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
         self.until.checked_sub(later).unwrap_or(self.until)
@@ -72,7 +71,7 @@ pub(crate) struct ExecChanges {
 }
 
 impl ExecChanges {
-    /// The changes as a message of the extension.
+    /// Returns the changes as a message of the extension.
     pub(crate) fn to_adjustment(&self) -> ExecAdjustment {
         let cwd = self.cwd.clone().map(|value| api::OptionalString { value, ..Default::default() });
         ExecAdjustment {

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a chain in the order in which they are asked: the daemon's, or those of a dry run. It never sends
-//! anything.
+//! Keeps the plugins of a chain (the daemon's, or a dry run's) in the order in which they are asked. This module
+//! never sends anything.
 
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use super::ChainedPlugin;
 
-/// A plugin with what its owner knows of it.
+/// A plugin, with the data that the owner of the chain keeps about it.
 pub(crate) trait Member {
-    /// The plugin in the chain.
+    /// Returns the plugin in the chain.
     fn chained(&self) -> &Rc<ChainedPlugin>;
     /// Whether the plugin receives requests and events without delay.
     fn is_synchronized(&self) -> bool;
 }
 
-/// The plugins by index. Those of the same index stay in connection order, so that the order is reproducible.
-/// NRI: the reference sorts by index only, and not stably.
+/// The plugins, sorted by index; plugins with the same index stay in connection order, so that the order is
+/// reproducible. NRI: the reference sorts by index only, and not stably.
 pub(crate) struct Members<M>(RefCell<Vec<Rc<M>>>);
 
 impl<M> Default for Members<M> {
@@ -26,12 +26,12 @@ impl<M> Default for Members<M> {
 }
 
 impl<M: Member> Members<M> {
-    /// All members, in order.
+    /// Returns all members, in order.
     pub(crate) fn borrow(&self) -> Ref<'_, Vec<Rc<M>>> {
         self.0.borrow()
     }
 
-    /// Every synchronized plugin, in order.
+    /// Returns every synchronized plugin, in order.
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
         let members = self.0.borrow();
         let synchronized = members.iter().filter(|member| member.is_synchronized());
@@ -48,8 +48,8 @@ impl<M: Member> Members<M> {
         member
     }
 
-    /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that the
-    /// order of plugins with the same index stays. Returns the removed ones.
+    /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that
+    /// plugins with the same index keep their order. Returns the removed members.
     pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
         let mut members = self.0.borrow_mut();
         let Some(at) = members.iter().position(|other| is_old(other)) else { return Vec::new() };

@@ -2,11 +2,10 @@
 //! Sends one request through several plugins, in index order, and merges their replies; for a
 //! missing reply, the plugin's policy applies.
 //!
-//! The daemon sends requests about containers, `replay` those of a script; the caller chooses the
-//! subscribers. Invariants: across a plugin call no lock is held except that plugin's turn, so that
-//! requests about different containers follow each other along the chain; every wait is bounded by
-//! the plugin's time-out; nothing is applied here. Reference: `pkg/adaptation` of NRI v0.12, with
-//! its defects 24 to 27, 44, 45, 47 and 48 corrected.
+//! The daemon sends requests about containers, and `replay` sends those of a script; the caller chooses the
+//! subscribers. Invariants: across a plugin call no lock is held except that plugin's turn, so that requests about
+//! different containers follow each other along the chain; every wait is bounded by the plugin's time-out; nothing is
+//! applied here. Reference: `pkg/adaptation` of NRI v0.12, with its defects 24 to 27, 44, 45, 47 and 48 corrected.
 
 mod chained_plugin;
 mod create;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events whose replies have no content: a plugin can only accept or refuse them.
+//! Sends events whose replies have no content: a plugin can only accept or refuse them.
 
 use std::rc::Rc;
 
@@ -67,7 +67,7 @@ impl Notification {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
 
-    /// The approximate length of the event's request, in bytes.
+    /// Returns the approximate length of the event's request, in bytes.
     pub fn size(&self) -> u64 {
         let resources = self.resources.iter().flat_map(|(overhead, asked)| [overhead, asked]);
         let resources: u64 = resources.flatten().map(Message::compute_size).sum();
@@ -75,7 +75,7 @@ impl Notification {
         self.pod.compute_size() + container + resources
     }
 
-    /// The pod as rules match it.
+    /// Returns the pod as rules match it.
     pub fn ruled_pod(&self) -> RuledPod {
         let (engine, is_doubtful) = &self.origin;
         RuledPod::of(&self.pod, engine, *is_doubtful)

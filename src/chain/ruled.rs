@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules in one request: the fields that each plugin may set, and the parts of the request
-//! that each validator receives. This module only looks rules up; `adaptation` enforces them.
+//! Looks up the operator's rules for one request: the fields that each plugin may set, and the parts of
+//! the request that each validator receives. `adaptation` enforces them.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -31,13 +31,13 @@ impl std::fmt::Debug for RuleScope<'_> {
 }
 
 impl<'a> RuleScope<'a> {
-    /// An empty set of rules.
+    /// Creates an empty set of rules.
     pub fn none() -> Self {
         static NONE: Rules = Rules::none();
         Self { rules: &NONE, subject: None, pods: &() }
     }
 
-    /// The fields that a plugin may set in the request's container, and in the containers that its
+    /// Returns the fields that a plugin may set in the request's container, and in the containers that its
     /// reply names.
     ///
     /// # Errors
@@ -58,13 +58,13 @@ impl<'a> RuleScope<'a> {
         Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
     }
 
-    /// The fields that an injection may set in the request's container.
+    /// Returns the fields that an injection may set in the request's container.
     pub(crate) fn rights_of_injection(&self, id: &str) -> Rights {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// Why this plugin's reply must be dropped: the plugin knew the request's container before a
-    /// rule hid the container from it. `None` if it need not.
+    /// Returns why this plugin's reply must be dropped: the plugin knew the request's container before a
+    /// rule hid the container from it. `None` if the reply counts.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(&member.id(), pod)?;
@@ -72,7 +72,7 @@ impl<'a> RuleScope<'a> {
         Some(format!("may not change anything: the rule \"{rule}\" hides this pod from it"))
     }
 
-    /// The request as this validator receives it: without updates of containers that rules hide from it.
+    /// Returns the request as this validator receives it: without updates of containers that rules hide from it.
     pub(super) fn shown_to<'r>(
         &self,
         member: &ChainedPlugin,

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Consecutive requests that a plugin did not answer in time, and whether it is still worth waiting
-//! for the plugin.
+//! Counts the consecutive requests that a plugin did not answer in time, and decides whether to wait for it any longer.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -11,8 +10,8 @@ use tokio::time::Instant;
 /// plugin sends something. NRI: the reference waits its full time-out each time (BUG-48).
 pub(super) const HANGING_STRIKES: u32 = 3;
 
-/// Time in which a hanging plugin is not called. It ends, because a plugin that lost a request may
-/// never send another frame by itself.
+/// Time for which a hanging plugin is not called. Then it is tried again, because a plugin that
+/// lost a request may never send another frame by itself.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The consecutive time-outs of one plugin.
@@ -25,7 +24,7 @@ pub(super) struct Strikes {
 }
 
 impl Strikes {
-    /// The number of time-outs.
+    /// Returns the number of time-outs.
     pub(super) fn count(&self) -> u32 {
         self.count.get()
     }
@@ -47,14 +46,14 @@ impl Strikes {
         self.at.set((count > 0).then(Instant::now));
     }
 
-    /// Whether there are so many time-outs, the last of them within `within`, that waiting is useless.
+    /// Whether there are [`HANGING_STRIKES`] time-outs or more, the last of them within `within`.
     pub(super) fn are_too_many(&self, within: Duration) -> bool {
         let is_recent = self.at.get().is_some_and(|at| at.elapsed() < within);
         self.count.get() >= HANGING_STRIKES && is_recent
     }
 
-    /// Whether there are so many time-outs that waiting is useless, until the plugin sends a frame
-    /// or [`RETRY_AFTER`] has passed.
+    /// Whether there are [`HANGING_STRIKES`] time-outs or more. False again once the plugin sends a
+    /// frame or [`RETRY_AFTER`] has passed.
     pub(super) fn are_hopeless(&self, received: usize) -> bool {
         let since = self.at.get().map_or(Duration::ZERO, |at| at.elapsed());
         is_given_up(self.count.get(), received == self.received.get(), since)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! UpdateContainer and StopContainer through the chain: requests whose replies may update other
-//! containers.
+//! Sends UpdateContainer and StopContainer through the chain, requests whose replies may update other containers.
 
 use std::rc::Rc;
 

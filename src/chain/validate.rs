@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ValidateContainerAdjustment: asks all validators concurrently; each must agree.
+//! Sends ValidateContainerAdjustment to all validators concurrently; each must agree.
 //!
 //! A missing answer fails the create: a validator that was connected when the request began must
 //! answer, regardless of its failure policy. NRI: the reference lets such a create pass (BUG-27), and of several
@@ -58,7 +58,7 @@ pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailur
     }
 }
 
-/// Why a validator does not agree; its reply says whether it rejects `what`, and why.
+/// Returns the failure of a validator that rejects `what` or does not answer; `reply` has the reason.
 pub(super) fn rejection(
     member: &ChainedPlugin,
     what: &str,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files of a bundle (decisions D1 and D16): opening the engine's document, writing a patched
-//! one beside it, restoring the engine's, removing temporary names. The wrapper exchanges the two
-//! files; until then the bundle is unchanged.
+//! Handles the files of a bundle (decisions D1 and D16): opens the engine's document, writes a
+//! patched one beside it, restores the engine's, removes temporary names. The wrapper exchanges the
+//! two files; until then the bundle is unchanged.
 //!
-//! It never decides about the contents of a document. It imports `shared`.
+//! This module never decides about the contents of a document. It imports `shared`.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,7 @@ pub(crate) struct Bundle {
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container; then this container must not run
-    /// with it.
+    /// Whether the file on disk was patched for another container, so that this one must not run with it.
     is_patched: bool,
 }
 
@@ -196,7 +195,7 @@ impl Bundle {
 /// Number of attempts to restore the engine's document; together they take two thirds of a second.
 const ATTEMPTS: usize = 6;
 
-/// The suffix of a container's temporary file.
+/// Returns the suffix of a container's temporary file.
 fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }
@@ -262,7 +261,7 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
         write_pristine(&dir, patched, pristine)?;
         files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         if !is_ours(&patched.temporary)? {
-            // The document was edited right before the exchange: the edit is put back.
+            // The document was edited right before the exchange, so the edited file is put back.
             files::exchange_at(&dir, &patched.temporary, &patched.document)?;
         }
     }

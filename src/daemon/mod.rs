@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resident process: one thread, one loop over wrappers, plugins and exits.
+//! Runs the resident process: one thread, one loop over wrappers, plugins and exits.
 //!
 //! The daemon holds the plugin connections and all records; wrappers send it requests, plugins
 //! connect to it, and it watches init processes. A failure of one of them affects no other. Each
@@ -128,7 +128,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // A wrapper executes /proc/self/exe, which would make `ps` and `top` show `exe`.
     let _stays = nix::sys::prctl::set_name(c"nri-runc");
-    // Done before anything is opened, because an unusable state makes this close every descriptor.
+    // Read before anything is opened: if the state is unusable, this closes every descriptor.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
     if start.is_trial {
@@ -164,8 +164,8 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
-/// One queue for all tasks. A `LocalSet` has a second one: each event that wakes a task of both would cost another wait
-/// for the kernel's events.
+/// Creates the loop, with one queue for all tasks. A `LocalSet` has a second one, and an event that wakes tasks of both
+/// costs another wait for the kernel's events.
 fn event_loop() -> Result<LocalRuntime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
@@ -266,7 +266,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     }
 }
 
-/// The daemon's state, with the records of earlier daemons of this boot.
+/// Returns the daemon's state, with the records of earlier daemons of this boot.
 fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Result<Rc<Daemon>> {
     let host = loaded.config.host();
     let path = host.path("/proc/sys/kernel/random/boot_id");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A reload (D42): the files are read and checked as a whole, every step that can fail comes before the first change,
-//! and then all values that a running daemon can change take effect together. A request in flight finishes with the
-//! values that it has read.
+//! Reloads the configuration (D42): the files are read and checked as a whole, every step that can fail comes before
+//! the first change, and then all values that a running daemon can change take effect together. A request in flight
+//! finishes with the values that it has read.
 //!
-//! It never applies a configuration with an error (D43), nor a value that needs a restart: it reports such
-//! a value and keeps the old one. It imports `shared`, `connections`, `process`, `recovery`, `run_dir` and
-//! `server`.
+//! This module never applies a configuration with an error (D43), nor a value that needs a restart: it
+//! reports such a value and keeps the old one. It imports `shared`, `connections`, `process`, `recovery`,
+//! `run_dir` and `server`.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -207,7 +207,7 @@ fn not_reloaded(why: &str) -> Error {
     Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
 }
 
-/// The names of the changed keys: those that need a restart, or those that do not.
+/// Returns the names of the changed keys: those that need a restart, or those that do not.
 fn names(changed: &[ChangedKey], needs_restart: bool) -> Vec<String> {
     let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
     changed.iter().filter(wanted).map(|changed| changed.line.clone()).collect()

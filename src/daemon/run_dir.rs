@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run directory while the daemon runs. An administrator or a cleaner may wipe it; then wrappers would find no
-//! socket and start a second daemon, while the plugins stay connected to the first. So the daemon restores missing
-//! files at once, from its records. A file system mounted over the directory causes no event, so the directory is also
-//! checked every two seconds. The policy file for unprivileged users lies beside it.
+//! Keeps the run directory complete while the daemon runs. An administrator or a cleaner may wipe it; then wrappers
+//! would find no socket and start a second daemon, while the plugins stay connected to the first. So the daemon
+//! restores missing files at once, from its records. A file system mounted over the directory causes no event, so the
+//! directory is also checked every two seconds. The policy file for unprivileged users lies beside it.
 //!
 //! It never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and `watch`.
 
@@ -109,12 +109,12 @@ impl RunDir {
         }
     }
 
-    /// The number of the lock's descriptor.
+    /// Returns the number of the lock's descriptor.
     pub(crate) fn lock_number(&self) -> RawFd {
         self.lock.borrow().as_raw_fd()
     }
 
-    /// The descriptor number on which wrappers are accepted.
+    /// Returns the descriptor number on which wrappers are accepted.
     pub(crate) fn listener_number(&self) -> RawFd {
         self.listener.get()
     }

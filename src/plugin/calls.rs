@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The requests whose replies have content, one method each.
+//! Sends the requests whose replies have content, one method each.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 /// treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// An encoded CreateContainerRequest, and what it is about.
+/// An encoded CreateContainerRequest, and the request from which its pod and container are read.
 #[derive(Debug)]
 pub(crate) struct EncodedCreation<'a>(
     pub(crate) Vec<u8>,
@@ -152,7 +152,7 @@ impl Plugin {
     }
 }
 
-/// Stops showing progress when the request ends or is abandoned.
+/// Progress that is shown until the request ends or is abandoned.
 struct ProgressShown<'p>(&'p Plugin);
 
 impl Drop for ProgressShown<'_> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process of a plugin that the daemon started: spawning, stopping and reaping it.
+//! Spawns, stops and reaps the process of a plugin that the daemon starts.
 //!
 //! The plugin inherits its socket as descriptor 3, exactly three environment variables, and nothing
 //! else. The kernel kills it when the daemon dies. `session.rs` handles the protocol on that
@@ -32,7 +32,7 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
 /// The process of a launched plugin with its process group; a drop kills the group. A PID is enough,
-/// because only this struct reaps the child, and another program of this process may take it over.
+/// because only this struct reaps the child; it can be passed to the next program of this process.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,
@@ -40,7 +40,7 @@ pub(super) struct PluginProcess {
 }
 
 impl PluginProcess {
-    /// Starts the plugin with its socket as descriptor 3. `log` takes its output and its exit.
+    /// Starts the plugin with its socket as descriptor 3. `log` receives its output and exit.
     #[expect(unsafe_code, clippy::disallowed_methods, reason = "the one place that starts plugins")]
     pub(super) fn spawn(file: &PluginFile, socket: OwnedFd, log: &Arc<ProcessLog>) -> Result<Self> {
         let number = socket.as_raw_fd();
@@ -85,7 +85,7 @@ impl PluginProcess {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
-    /// The process's PID, while the process exists.
+    /// Returns the process's PID, while the process exists.
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.map(Pid::as_raw)
     }

@@ -34,7 +34,7 @@ pub(crate) struct PluginFile {
 }
 
 impl PluginFile {
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
@@ -99,7 +99,7 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// The identities (`NN-name`) in `dir`: every entry except folders counts, even a file that cannot
+/// Returns the identities (`NN-name`) in `dir`: every entry except folders counts, even a file that cannot
 /// be started now.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ pub(crate) fn identities(dir: &Path) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// The plugin in this file; `None` for a folder. `kind` classifies a failure.
+/// Returns the plugin in this file; `None` for a folder. `kind` classifies a failure.
 fn inspect(path: &Path, config_dir: &Path, kind: &mut UnusableKind) -> Result<Option<PluginFile>> {
     let identity = identity_of(path);
     let meta = std::fs::metadata(path).inspect_err(|error| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the extension to a plugin, each with a deadline: an `exec` waits less than other
+//! Sends a plugin requests of the extension, each with a deadline: an `exec` waits less than other
 //! commands. This module decides nothing.
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const NOTICE_WAIT: Duration = Duration::from_millis(250);
 
 impl Plugin {
-    /// The events of the extension to which the plugin is subscribed, as bits.
+    /// Returns the events of the extension to which the plugin is subscribed, as bits.
     pub fn extension_events(&self) -> u32 {
         self.server.extension_events()
     }

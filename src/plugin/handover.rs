@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected plugin, saved for the next program of this process: its descriptor, its unanswered
-//! requests, the number of its next call, its process. The plugin notices nothing. It can only be
-//! saved between two calls.
+//! Saves a connected plugin for the next program of this process, and resumes it: its descriptor, unanswered requests,
+//! number of the next call, and process. The plugin notices nothing. It can only be saved between two calls.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
@@ -44,7 +43,7 @@ pub(crate) struct SavedPlugin {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedProcess {
     pid: i32,
-    /// The pipe of the process's output, until that has ended.
+    /// The pipe with the process's output, until the output has ended.
     pub(crate) output: Option<RawFd>,
     /// The last lines that the process printed, each with its time.
     #[serde(default)]
@@ -61,7 +60,7 @@ impl SavedProcess {
 }
 
 impl SavedPlugin {
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
@@ -79,7 +78,7 @@ impl SavedPlugin {
         // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
         let copy = unsafe { nix::libc::fcntl(self.descriptor, nix::libc::F_DUPFD_CLOEXEC, 3) };
         let copy = nix::errno::Errno::result(copy)?;
-        // SAFETY: it was made here, for this value alone.
+        // SAFETY: the descriptor was made here, for this value alone.
         Ok(unsafe { OwnedFd::from_raw_fd(copy) })
     }
 }
@@ -90,7 +89,7 @@ impl Plugin {
         self.turns.is_idle() && self.caller.is_idle()
     }
 
-    /// The number of the plugin's requests that were read and are not answered.
+    /// Returns the number of the plugin's requests that were read and are not answered.
     pub(crate) fn open_requests(&self) -> usize {
         self.caller.open_requests()
     }
@@ -169,6 +168,6 @@ fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.
     let result = unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
     nix::errno::Errno::result(result)?;
-    // SAFETY: it is open, and the previous program's state gives it to this plugin alone.
+    // SAFETY: the descriptor is open, and the previous program's state gives it to this plugin alone.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin's response times within the last hour, as counts. This module reads no clock.
+//! Counts a plugin's response times within the last hour. This module reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -91,12 +91,12 @@ fn total(counts: &BTreeMap<u8, u32>) -> u64 {
     counts.values().map(|count| u64::from(*count)).sum()
 }
 
-/// The rank (by length) of the response that this percentage of responses does not exceed.
+/// Returns the rank (by length) of the response that this percentage of responses does not exceed.
 fn rank(all: u64, percent: u64) -> u64 {
     (all * percent).div_ceil(100)
 }
 
-/// The time that this percentage of the responses did not exceed.
+/// Returns the time that this percentage of the responses did not exceed.
 fn quantile(counts: &BTreeMap<u8, u32>, percent: u64) -> Option<Duration> {
     let wanted = rank(total(counts), percent);
     let mut seen = 0;

@@ -26,7 +26,7 @@ pub(crate) struct Launched;
 
 impl Launched {
     /// Starts the plugin and performs the handshake. Must be called on the main thread: the plugin
-    /// is killed when the thread that started it ends. `log` takes its output and its exit.
+    /// is killed when the thread that started it ends. `log` receives its output and its exit.
     ///
     /// # Errors
     /// Fails when it cannot be executed or does not register; its process is then ended.
@@ -51,7 +51,7 @@ impl Launched {
     }
 }
 
-/// The reason why a plugin did not register, with its process's exit and last output.
+/// Returns the reason why a plugin did not register, with its process's exit and last output.
 async fn postmortem(child: PluginProcess, log: &Arc<ProcessLog>, why: &str) -> Error {
     child.wait_for_exit(POSTMORTEM_WAIT).await;
     let is_over = child.has_exited();

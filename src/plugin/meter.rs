@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the result of each request to a plugin to a meter, which counts. This module counts nothing.
+//! Defines the meter that receives the result of each request to a plugin. This module counts nothing.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub trait CallMeter: Debug + Send + Sync {
     /// Counts a request that has a result.
     fn record_call(&self, sample: &CallSample<'_>);
 
-    /// The longest message that [`Self::keep_copies`] receives, in bytes; 0 for none.
+    /// Returns the longest message that [`Self::keep_copies`] receives, in bytes; 0 for none.
     fn copies_up_to(&self) -> usize {
         0
     }
@@ -50,7 +50,7 @@ pub trait CallMeter: Debug + Send + Sync {
     fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str);
 }
 
-/// gRPC's names of status codes, in snake case.
+/// Returns gRPC's names of status codes, in snake case.
 pub(super) fn status_name(code: ttrpc::Code) -> &'static str {
     use ttrpc::Code;
     match code {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One NRI plugin: its handshake and calls (`session`), its start (`launch`), and the meaning of a
-//! missing reply (`policy`). `nri-transport` handles the bytes. This module does not use bundles or
-//! engines.
+//! Handles one NRI plugin: its handshake and calls (`session`), its start (`launch`), and missing replies (`policy`).
+//! `nri-transport` handles the bytes. This module does not use bundles or engines.
 
 mod calls;
 mod child;

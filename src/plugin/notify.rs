@@ -63,7 +63,7 @@ impl Plugin {
         }
     }
 
-    /// The events that the plugin has received as StateChange, which NRI v0.12 deprecates.
+    /// Returns the events that the plugin has received as StateChange, which NRI v0.12 deprecates.
     pub(crate) fn deprecated_events(&self) -> Vec<&'static str> {
         let deprecated = self.deprecated.lock().unwrap_or_else(PoisonError::into_inner);
         deprecated.iter().copied().collect()

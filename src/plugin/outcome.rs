@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The result of a call to a plugin, as a type, because ttRPC's errors are text. It makes no call.
+//! Defines the result of a call to a plugin as a type, because ttRPC's errors are text. This module makes no call.
 
 use ttrpc::Code;
 

@@ -20,7 +20,7 @@ pub struct Policy {
 }
 
 named! {
-    /// Where one half of a policy comes from.
+    /// The source of one half of a policy.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum PolicySource {
         Configuration => "configuration",
@@ -52,7 +52,7 @@ impl Policy {
         self.on_failure == OnFailure::Refuse && self.on_failure_from == PolicySource::Plugin
     }
 
-    /// The policy as `nri-runc nri plugins --json` shows it.
+    /// Returns the policy as `nri-runc nri plugins --json` shows it.
     pub(crate) fn row(&self) -> PolicyRow {
         PolicyRow {
             on_failure: self.on_failure,

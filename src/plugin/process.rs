@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Output and exit of a launched plugin.
+//! Logs the output and exit of a launched plugin.
 //!
-//! Both are logged under the plugin's name, and the last lines are kept for `plugins`. The number of logged
-//! lines of a plugin that prints endlessly is limited, and the plugin never blocks on a full pipe.
+//! Log lines have the plugin's name, and the last lines are kept for `plugins`. If a plugin prints
+//! endlessly, only some of its lines are logged, and it never blocks on a full pipe.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -51,19 +51,19 @@ impl ProcessLog {
         })
     }
 
-    /// The last lines that the process printed.
+    /// Returns the last lines that the process printed.
     pub(crate) fn last_words(&self) -> Vec<String> {
         let tail = self.tail();
         let first = tail.len().saturating_sub(limits::PLUGIN_LAST_LINES);
         tail.into_iter().skip(first).map(|(_, line)| line).collect()
     }
 
-    /// All kept lines, each with its Unix time in nanoseconds.
+    /// Returns all kept lines, each with its Unix time in nanoseconds.
     pub(crate) fn tail(&self) -> Vec<(i64, String)> {
         self.tail.lock().map(|tail| tail.lines.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// How the process ended, if it has.
+    /// Returns how the process ended, if it has.
     pub(crate) fn exit(&self) -> Option<String> {
         self.exit.lock().ok().and_then(|exit| exit.clone())
     }
@@ -224,7 +224,7 @@ impl Lines {
         lines
     }
 
-    /// The line so far; `None` for an empty one.
+    /// Returns the line so far; `None` for an empty one.
     fn rest(&mut self) -> Option<String> {
         let (line, is_cut) = (std::mem::take(&mut self.line), std::mem::take(&mut self.is_cut));
         let line = String::from_utf8_lossy(&line).replace('\t', " ");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends one request to a plugin: its turn, its time-out, its result.
+//! Sends one request to a plugin in its turn, with a time-out, and returns the result.
 
 use std::time::Duration;
 

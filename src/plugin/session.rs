@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime's side of one plugin connection: register, configure, synchronize, then calls, each
-//! with a deadline and a typed outcome (ttRPC's errors are text).
+//! Serves the runtime's side of one plugin connection: register, configure, synchronize, then
+//! calls, each with a deadline and a typed outcome (ttRPC's errors are text).
 //!
 //! The plugin gets one request at a time, or as many as `concurrency` permits, in the order of `turns.rs`.
 //! It may call the daemon at any time, even from inside a handler, because that needs no turn.
@@ -45,7 +45,7 @@ pub struct Settings {
 pub(crate) const NRI_VERSION: &str = "v0.12.5";
 
 impl Settings {
-    /// The values that plugins receive at registration.
+    /// Returns the values that plugins receive at registration.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             registration_timeout: config.registration_timeout,
@@ -244,12 +244,12 @@ impl Plugin {
         plugin
     }
 
-    /// The failure policy that the plugin declared.
+    /// Returns the failure policy that the plugin declared.
     pub(super) fn declared(&self) -> Option<&api::FailurePolicy> {
         self.declared.as_ref()
     }
 
-    /// The events to which the plugin is subscribed, as bits.
+    /// Returns the events to which the plugin is subscribed, as bits.
     pub(super) fn event_bits(&self) -> i32 {
         self.events.load(Ordering::Relaxed)
     }
@@ -259,7 +259,7 @@ impl Plugin {
         self.takes_all
     }
 
-    /// The process of a launched plugin.
+    /// Returns the process of a launched plugin.
     pub(super) fn save_process(&self) -> Option<SavedProcess> {
         self.process.lock().ok()?.as_ref()?.save()
     }
@@ -301,27 +301,27 @@ impl Plugin {
         Ok(())
     }
 
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub fn id(&self) -> String {
         self.identity.to_string()
     }
 
-    /// Two digits.
+    /// Returns the index, two digits.
     pub fn index(&self) -> &str {
         &self.identity.index
     }
 
-    /// The bare name.
+    /// Returns the bare name.
     pub fn name(&self) -> &str {
         &self.identity.name
     }
 
-    /// Version of the plugin's NRI library; empty before v0.12.
+    /// Returns the version of the plugin's NRI library; empty before v0.12.
     pub fn nri_version(&self) -> &str {
         &self.identity.nri_version
     }
 
-    /// The plugin's PID, if the kernel shows it.
+    /// Returns the plugin's PID, if the kernel shows it.
     pub fn pid(&self) -> Option<i32> {
         self.pid
     }
@@ -352,12 +352,12 @@ impl Plugin {
         self.takes_all
     }
 
-    /// The number of reply frames received, including late replies.
+    /// Returns the number of reply frames received, including late replies.
     pub fn frames_received(&self) -> usize {
         self.trunk.frames_received()
     }
 
-    /// The policy in force with these settings of the operator.
+    /// Returns the policy in force with these settings of the operator.
     pub fn policy(&self, settings: &PluginSettings) -> Policy {
         Policy::new(settings, self.declared.as_ref())
     }
@@ -373,7 +373,7 @@ impl Plugin {
         self.turns.set_concurrency(settings.concurrency.clamp(1, 1000));
     }
 
-    /// The time-out of a whole Synchronize, if the operator sets one.
+    /// Returns the time-out of a whole Synchronize, if the operator sets one.
     pub fn sync_timeout(&self) -> Option<Duration> {
         let nanos = self.sync_timeout.load(Ordering::Relaxed);
         (nanos > 0).then(|| Duration::from_nanos(nanos))
@@ -388,7 +388,7 @@ impl Plugin {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// The plugin's response times within about the last hour; `None` without a response.
+    /// Returns the plugin's response times within about the last hour; `None` without a response.
     pub fn answer_times(&self) -> Option<Quantiles> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         answers.quantiles(Instant::now())
@@ -399,7 +399,7 @@ impl Plugin {
         answers.record(took, self.timeout(), Instant::now());
     }
 
-    /// The time-out of one request.
+    /// Returns the time-out of one request.
     pub fn timeout(&self) -> Duration {
         Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A snapshot of pods and containers, as Synchronize requests within the protocol's limits.
+//! Splits a snapshot of pods and containers into Synchronize requests within the protocol's limits.
 //!
 //! Its messages stay encoded, so that thousands of containers are not decoded and encoded again for
 //! each plugin that connects.
@@ -32,7 +32,7 @@ impl Encoded {
         self.kept.len() + self.now.len()
     }
 
-    /// The bytes that it takes in a request: with its tag and its length.
+    /// Returns the number of bytes that the message takes in a request, with its tag and length.
     fn size(&self) -> usize {
         let length = compute_raw_varint64_size(self.len() as u64);
         1 + usize::try_from(length).unwrap_or_default() + self.len()
@@ -59,7 +59,7 @@ impl EncodedSnapshot {
         }
     }
 
-    /// The length of the longest of the snapshot's requests, in bytes.
+    /// Returns the length of the longest of the snapshot's requests, in bytes.
     pub(crate) fn longest_request(&self) -> usize {
         self.pods.iter().chain(&self.containers).map(Encoded::size).sum::<usize>().min(ROOM)
     }
@@ -84,7 +84,7 @@ impl EncodedSnapshot {
     }
 }
 
-/// Removes from `left` the objects that fit a request with `size` bytes: at least one if it is empty.
+/// Takes from `left` the objects that still fit a request of `size` bytes: at least one if `size` is zero.
 fn fitting<'s>(left: &mut &'s [Encoded], size: &mut usize) -> &'s [Encoded] {
     let fits = |object: &&Encoded| {
         let grown = *size + object.size();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket that plugins connect to (decisions D11, D12).
+//! Creates the socket that plugins connect to (decisions D11, D12).
 //!
 //! A socket on which another process listens is never unlinked: containerd and CRI-O use the same
 //! default path for plugins, and their plugins would silently stop connecting.
@@ -101,7 +101,7 @@ impl std::fmt::Display for SocketListener {
 }
 
 impl SocketListener {
-    /// The engine's name for `install`.
+    /// Returns the engine's name for `install`.
     pub(crate) fn engine_to_install(&self) -> Option<&'static str> {
         self.engine.map(name_for_install)
     }
@@ -128,7 +128,7 @@ impl SocketListener {
     }
 }
 
-/// An engine's name for `install`.
+/// Returns an engine's name for `install`.
 pub(crate) fn name_for_install(engine: &str) -> &'static str {
     match engine {
         "CRI-O" => "crio",
@@ -189,7 +189,7 @@ pub(crate) struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file at `path` now.
+    /// Returns the file at `path` now.
     ///
     /// # Errors
     /// Fails when there is no file.
@@ -258,7 +258,7 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Why a daemon could not open the plugin socket, if none is running; `None` if it could.
+/// Returns why a daemon that is started now could not open the plugin socket; `None` if it could.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }

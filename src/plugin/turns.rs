@@ -44,7 +44,7 @@ pub(super) enum Rank {
 const RANKS: usize = 4;
 
 impl Rank {
-    /// The rank of a request of this method.
+    /// Returns the rank of a request of this method.
     pub(super) fn of(method: &str) -> Self {
         match method {
             "RunPodSandbox" => Self::NewPod,
@@ -55,7 +55,7 @@ impl Rank {
     }
 }
 
-/// The plugin is too busy: the turn would come too late.
+/// The refusal of a turn that would come too late, because the plugin is too busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Busy {
     ahead: usize,
@@ -101,7 +101,7 @@ struct WaitingRequest {
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
-    /// Whether its duration counts for the mean of events.
+    /// Whether the turn's duration counts for the mean of events.
     is_event: bool,
 }
 
@@ -225,7 +225,7 @@ impl TurnState {
         self.samples.push_back(took);
     }
 
-    /// The mean of the last turns, without the longest quarter: a single slow turn must not make callers fail.
+    /// Returns the mean of the last turns, without the longest quarter: a single slow turn must not make callers fail.
     fn takes(&self) -> Duration {
         let mut sorted: Vec<Duration> = self.samples.iter().copied().collect();
         sorted.sort_unstable();
@@ -318,7 +318,7 @@ pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Ou
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
 
-/// The plugins that were too busy to be asked for the current caller.
+/// Returns the plugins that were too busy to be asked for the current caller.
 pub(crate) fn busy_plugins() -> Vec<String> {
     let names = |deadline: &CallerDeadline| {
         deadline.busy.borrow().iter().map(|(plugin, _)| plugin.clone()).collect()
@@ -326,7 +326,7 @@ pub(crate) fn busy_plugins() -> Vec<String> {
     CALLER_DEADLINE.try_with(names).unwrap_or_default()
 }
 
-/// Time at which the current caller stops waiting.
+/// Returns the time at which the current caller stops waiting.
 pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }

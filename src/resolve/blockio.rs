@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O classes: each is defined in a YAML file, which engines read through goresctrl.
+//! Resolves block I/O classes, which a YAML file defines; engines read the same file through goresctrl.
 //!
 //! Only the requested class is read, and devices are looked up each time, because they may change.
 //! A device pattern without a match limits nothing and is reported in a note, as other readers of
@@ -128,7 +128,7 @@ impl BlockIoSection {
     }
 }
 
-/// Major and minor numbers of the disks that match the patterns.
+/// Returns major and minor numbers of the disks that match the patterns.
 fn devices(
     patterns: &Yaml<'_>,
     host: &Host,
@@ -157,7 +157,7 @@ fn devices(
     Ok(found)
 }
 
-/// The numbers of a whole disk: the kernel does not limit partitions, and `/sys/block` does not list them.
+/// Returns the numbers of a whole disk: the kernel does not limit partitions, and `/sys/block` does not list them.
 fn disk(path: &Path, host: &Host) -> Option<(u64, u64)> {
     let real = std::fs::canonicalize(host.path(path)).or_absent()?;
     let dev = std::fs::canonicalize(host.path("/dev")).or_absent()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
+//! Resolves CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
 //!
 //! The crate `container-device-interface` reads the files and makes the edits. It can edit only a typed
 //! spec, so each device is applied to an empty spec, whose content is then used as plain data (decision
@@ -161,7 +161,7 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
-/// The edits of one device, with those of its file if the device is the first of that file.
+/// Returns the edits of one device, with those of its file if the device is the first of that file.
 fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();
@@ -199,7 +199,7 @@ fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiD
     Ok(device)
 }
 
-/// A spec with every part present and empty, because the crate would fill in defaults for missing parts.
+/// Returns a spec with every part present and empty, because the crate would fill in defaults for missing parts.
 fn empty_spec() -> Spec {
     let mut process = Process::default();
     process.set_env(Some(Vec::new()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refuses a user's plugins resources whose controller is not delegated to the user's containers (cgroup v2).
+//! Refuses resources that a user's plugin sets if their controller is not delegated to the user (cgroup v2).
 //!
 //! Without root, runtimes fail late, with the path of a missing file and without the plugin's name,
 //! or leave the value out. If a container will have no cgroup of the user at all, the runtime
@@ -48,7 +48,7 @@ pub(crate) fn check_delegated(
     Ok(())
 }
 
-/// The nearest existing cgroup above the container's, and the controllers that it can give its children;
+/// Returns the nearest existing cgroup above the container's, and the controllers that it can give its children;
 /// `None` if the container will have no cgroup of this user, or on cgroup v1.
 fn delegated(document: &[u8], host: &Host) -> Option<(PathBuf, String)> {
     let uid = nix::unistd::geteuid().as_raw();

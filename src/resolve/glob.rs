@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Path names with wildcards, as in configuration files of classes. A wildcard never matches `/`.
+//! Expands path names with wildcards, as in configuration files of classes. A wildcard never matches `/`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::glob::matches;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 
-/// The host paths that match the absolute `pattern`, in name order.
+/// Returns the host paths that match the absolute `pattern`, in name order.
 pub(super) fn expand(pattern: &str, host: &Host) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for part in pattern.split('/').filter(|part| !part.is_empty()) {

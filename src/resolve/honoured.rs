@@ -351,7 +351,7 @@ impl Filter {
 }
 
 impl What {
-    /// The part of the need that the runtime is known to lack, if any.
+    /// Returns the part of the need that the runtime is known to lack, if any.
     fn lacking(&self, runtime: &Features) -> Option<String> {
         let said = runtime.said.as_ref();
         let linux = said.and_then(|said| said.linux.as_ref());

@@ -2,9 +2,9 @@
 //! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
 //! and RDT classes; and checks whether the real runtime honours plugins' requests.
 //!
-//! It reads files through `Host` and writes none. It uses neither the daemon nor a bundle, so a dry
-//! run calls it too. An unknown name is refused in one line (decisions D23, D24), never skipped.
-//! Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
+//! This module reads files through `Host` and writes none. This module uses neither the daemon nor
+//! a bundle, so a dry run calls it too. An unknown name is refused in one line (decisions D23,
+//! D24), never skipped. Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
 mod cdi;
@@ -68,7 +68,7 @@ pub(crate) fn resolve(
     Ok((resolved, doubts))
 }
 
-/// The annotations that plugins may set although the runtime acts on them (`runtime_annotations`).
+/// Returns the annotations that plugins may set although the runtime acts on them (`runtime_annotations`).
 pub(crate) fn runtime_annotations(config: &Config, merged: &Merged) -> BTreeSet<String> {
     let mut keys = merged.adjust.annotations.keys().filter(|key| is_acted_on(key)).peekable();
     if keys.peek().is_none() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDT classes: folders in resctrl, made by the host's administrator, or by an engine that reads a
-//! file of classes (`[rdt] config_file`, in goresctrl's format). If that file is configured, only
-//! its classes are permitted, because other folders are not the engine's.
+//! Resolves RDT classes: folders in resctrl, made by the host's administrator, or by an engine that
+//! reads a file of classes (`[rdt] config_file`, in goresctrl's format). If that file is
+//! configured, only its classes are permitted, because other folders are not the engine's.
 //!
 //! This module never creates or changes a class. The runtime moves the container into the folder by
 //! its name, so a name that leads out of resctrl is refused. Reference: Linux
@@ -33,8 +33,8 @@ pub(super) struct RdtPlaces<'c> {
     pub(super) resctrl: &'c Path,
 }
 
-/// The name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read a file of classes
-/// add no prefix.
+/// Returns the name of the class's group, a folder in resctrl; empty for resctrl itself. Engines that read a file of
+/// classes add no prefix.
 pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }

@@ -137,7 +137,7 @@ struct NewCgroup {
 }
 
 impl NewCgroup {
-    /// The folder of a controller; a hierarchy of several controllers is named after all, such as
+    /// Returns the folder of a controller; a hierarchy of several controllers is named after all, such as
     /// `cpu,cpuacct`.
     fn controller(&self, name: &str) -> io::Result<Option<PathBuf>> {
         let dir = self.root.join(name);
@@ -152,20 +152,20 @@ impl NewCgroup {
         }))
     }
 
-    /// The parent of the container's cgroup, for CPU time; `None` if the document names no cgroup.
+    /// Returns the parent of the container's cgroup, for CPU time; `None` if the document names no cgroup.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))
     }
 }
 
-/// The path of the parent of the container's cgroup.
+/// Returns the path of the parent of the container's cgroup.
 fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
     let path = cgroups_path(document)?;
     Path::new(path.strip_prefix('/')?).parent().map(Path::to_owned)
 }
 
-/// The container's cgroup, as its document names it.
+/// Returns the container's cgroup, as its document names it.
 pub(super) fn cgroups_path(document: &[u8]) -> Option<String> {
     let mut document = SpecDocument::parse(document).ok()?;
     let path = document.root().object("linux").ok()?.value("cgroupsPath").ok()??;
@@ -190,7 +190,7 @@ impl CgroupFiles for NewCgroup {
         }
         let (mut has_children, mut left) = (false, limits::PRESENT_CGROUPS);
         for entry in presence::entries(&dir)? {
-            // Looks at several, because a threaded cgroup lacks some of the files.
+            // Several cgroups are examined, because a threaded one lacks some of the files.
             if left > 0 && presence::is_dir(&entry.path())? {
                 (has_children, left) = (true, left - 1);
                 if presence::exists(&entry.path().join(file))? {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's exec rules: which processes they permit `exec` to start (decision D60).
+//! Applies the operator's exec rules, which decide the processes that `exec` may start (decision D60).
 //!
 //! The first rule that matches the pod and the process decides; without one, the process is permitted. If
 //! it is uncertain whether a rule matches (the pod's identity is unproven, or the process was unreadable),
@@ -27,7 +27,7 @@ pub(crate) struct ExecVerdict<'r> {
     pub(crate) would_refuse: Vec<&'r ExecRuleSection>,
 }
 
-/// Decides about a process in a pod; `pod` is `None` for an unknown container.
+/// Decides whether `exec` may start a process in a pod; `pod` is `None` for an unknown container.
 pub(crate) fn judge<'r>(
     rules: &'r [ExecRuleSection],
     pod: Option<&RuledPod>,
@@ -121,12 +121,12 @@ pub(super) fn has(list: &[String], is_it: impl Fn(&str) -> bool) -> bool {
     chosen.peek().is_none() || chosen.any(|entry| is_it(entry))
 }
 
-/// Why a process was refused, as a clause.
+/// Returns why a process was refused, as a clause.
 pub(crate) fn exec_refusal(rule: &str) -> String {
     format!("the exec rule \"{}\" does not permit this process", quoted(rule))
 }
 
-/// Every exec rule with whether it matches a pod, for `explain` and `policy test`. Rules after one
+/// Returns every exec rule, and whether it matches a pod, for `explain` and `policy test`. Rules after one
 /// that matches every process in the pod are never tried.
 pub(crate) fn exec_rows(rules: &[ExecRuleSection], pod: &RuledPod) -> Vec<ExecRuleRow> {
     let mut is_settled = false;

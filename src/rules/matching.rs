@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether one rule matches a plugin and a pod, and why. Nothing is permitted or refused here.
+//! Determines whether, and why, one rule matches a plugin and a pod. Nothing is permitted or refused here.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub(crate) enum Fit {
 pub(crate) enum Reason {
     /// This list does not match this value.
     Differs(&'static str, String),
-    /// The container has nothing that any list selects; a list, and its first entry.
+    /// No list selects anything of the container; one of the lists, and its first entry.
     Lacks(&'static str, String),
     /// Each of these lists matches, by this entry; empty if the rule matches everything.
     Matches(Vec<(&'static str, String)>),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's rules on plugins, pods and containers (decision D44).
+//! Applies the operator's rules on plugins, pods and containers (decision D44).
 //!
 //! The first rule that matches pod and plugin decides; without one, the rules permit everything,
 //! and the plugin's own section may still restrict it. A pod whose identity a tenant may have
@@ -58,11 +58,11 @@ impl RuledPod {
 
 /// The pods of containers that a plugin's reply names.
 pub trait PodsOfContainers {
-    /// The pod of the container that a plugin means by this ID, if there is one.
+    /// Returns the pod of the container that a plugin means by this ID, if there is one.
     fn pod_of(&self, container: &str) -> Option<RuledPod>;
 }
 
-/// No container but the request's own is known.
+/// For callers that know no container but the request's own.
 impl PodsOfContainers for () {
     fn pod_of(&self, _container: &str) -> Option<RuledPod> {
         None
@@ -101,19 +101,19 @@ const NEEDS_ROOT: [NriField; 9] = [
 ];
 
 impl Rules {
-    /// An empty set of rules.
+    /// Creates an empty set of rules.
     pub const fn none() -> Self {
         Self { rules: Vec::new(), has_hiding: false, without_root: None }
     }
 
-    /// The rules of a configuration.
+    /// Returns the rules of a configuration.
     pub fn new(sections: &[RuleSection]) -> Self {
         let rules: Vec<Rule> = sections.iter().map(Rule::new).collect();
         let has_hiding = sections.iter().any(|section| section.hide);
         Self { rules, has_hiding, without_root: None }
     }
 
-    /// The rules of a daemon; if it is an unprivileged user's, they permit no field that needs root.
+    /// Returns the rules of a daemon; if it is an unprivileged user's, they permit no field that needs root.
     pub(crate) fn of(config: &Config) -> Self {
         let mut permits = FieldSet::ALL;
         permits.remove(NEEDS_ROOT.into_iter().map(FieldSet::of).fold(FieldSet::NONE, FieldSet::or));
@@ -133,7 +133,7 @@ impl Rules {
         self.has_hiding
     }
 
-    /// The decision about this plugin (`NN-name`) and this pod.
+    /// Returns the decision about this plugin (`NN-name`) and this pod.
     pub fn decide(&self, plugin: &str, pod: &RuledPod) -> RuleDecision {
         let mut rulings: Vec<Arc<Ruling>> = Vec::new();
         let mut is_settled = false;
@@ -155,7 +155,7 @@ impl Rules {
         RuleDecision { rulings, is_hidden }
     }
 
-    /// The rule that hides this pod from this plugin.
+    /// Returns the rule that hides this pod from this plugin.
     pub(crate) fn hidden_by(&self, plugin: &str, pod: &RuledPod) -> Option<Arc<Ruling>> {
         if !self.has_hiding {
             return None;
@@ -164,7 +164,7 @@ impl Rules {
         rulings.into_iter().find(|ruling| ruling.hides).filter(|_| is_hidden)
     }
 
-    /// The fields that a plugin may set in each container: in the request's container, whose pod is
+    /// Returns the fields that a plugin may set in each container: in the request's container, whose pod is
     /// `subject`, and in the containers that its reply names.
     pub fn rights<'i>(
         &self,
@@ -192,7 +192,7 @@ impl Rules {
         rights
     }
 
-    /// Every rule with whether it matches, for `policy test`.
+    /// Returns every rule, and whether it matches, for `policy test`.
     fn explain(&self, plugin: &str, pod: &RuledPod) -> Vec<(Arc<Ruling>, Fit, Reason)> {
         let all = self.rules.iter().map(|rule| {
             let (fit, reason) = matching::fit(&rule.section, plugin, pod);
@@ -201,7 +201,7 @@ impl Rules {
         all.collect()
     }
 
-    /// The plugins that rules name without a wildcard.
+    /// Returns the plugins that rules name without a wildcard.
     fn named_plugins(&self) -> impl Iterator<Item = &str> {
         let names = self.rules.iter().flat_map(|rule| &rule.section.plugins);
         names.map(String::as_str).filter(|name| {

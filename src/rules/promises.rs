@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The promises about containers with certain devices: which of them apply to a pod or a container
-//! (decision D61).
+//! Determines the promises about devices that apply to a pod or a container (decision D61).
 //!
 //! Every promise is checked, and one matching list of devices is enough. If a source of the devices
 //! was unreadable, or the pod's identity is unproven, the promise may apply, and counts as
@@ -41,7 +40,7 @@ pub(crate) struct PromiseFacts<'s> {
 type Found<'s> = (Vec<String>, Option<&'s str>);
 
 impl<'s> PromiseFacts<'s> {
-    /// The facts of a pod itself.
+    /// Returns the facts of a pod itself.
     pub(crate) fn new(
         ruled: &'s RuledPod,
         pod: &'s api::PodSandbox,
@@ -70,7 +69,7 @@ impl<'s> PromiseFacts<'s> {
         }
     }
 
-    /// The container's allocations, or the whole pod's if kubelet does not list the container: it lists neither
+    /// Returns the container's allocations, or the whole pod's if kubelet does not list the container: it lists neither
     /// ephemeral nor ordinary init containers.
     fn allocated(&self, part: fn(&Allocated) -> &BTreeSet<String>) -> Found<'s> {
         let listed = match self.allocations {
@@ -100,7 +99,7 @@ impl<'s> PromiseFacts<'s> {
         named.chain(annotated.map(|name| name.trim().to_owned())).collect()
     }
 
-    /// Paths of device nodes, and both ends of mounts.
+    /// Returns the paths of device nodes, and both ends of mounts.
     fn paths(&self) -> Vec<String> {
         let Some(container) = self.container else { return Vec::new() };
         let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());
@@ -113,7 +112,7 @@ impl<'s> PromiseFacts<'s> {
     }
 }
 
-/// The numbers of a container's device nodes, each with whether it is a block device; nodes without
+/// Returns the numbers of a container's device nodes, each with whether it is a block device; nodes without
 /// numbers are left out.
 pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64, u64)> {
     // The bits of a runtime's number that the kernel uses (`new_decode_dev`, include/linux/kdev_t.h).
@@ -173,7 +172,7 @@ fn is_in(list: &[String], name: &str, value: &str) -> bool {
     has(list, is_it)
 }
 
-/// Every promise, and whether it matches, for `policy test`.
+/// Returns every promise, and whether it matches, for `policy test`.
 pub(crate) fn promise_rows(
     sections: &[PromiseSection],
     facts: &PromiseFacts<'_>,
@@ -226,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A section with one list of devices; `entries` are separated by blanks.
+    /// Returns a section with one list of devices; `entries` are separated by blanks.
     fn section(key: &str, entries: &str) -> PromiseSection {
         let list = entries.split(' ').map(str::to_owned).collect();
         let mut section = PromiseSection { plugin: "a".to_owned(), ..PromiseSection::default() };
@@ -255,7 +254,7 @@ mod tests {
         Allocations::Listed(PodAllocations::from([(container.to_owned(), allocated), side]))
     }
 
-    /// A container that has one entry for each list.
+    /// Returns a container that has one entry for each list.
     fn whole() -> Subject {
         let container = json!({
             "name": "app",

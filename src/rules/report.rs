@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules that decide about a pod, with reasons: the document of `nri-runc nri policy test`.
-//! Nothing is changed, and no plugin is asked.
+//! Reports the rules that decide about a pod, with reasons, as the document of `nri-runc nri policy
+//! test`. Nothing is changed, and no plugin is asked.
 
 use std::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> PluginRights
     }
 }
 
-/// The fields that rules in this mode refuse.
+/// Returns the fields that rules in this mode refuse.
 fn refused(decision: &RuleDecision, is_audit: bool) -> FieldSet {
     let mut refused = FieldSet::NONE;
     for ruling in decision.rulings.iter().filter(|ruling| ruling.is_audit == is_audit) {
@@ -88,7 +88,7 @@ fn names(set: FieldSet) -> Vec<String> {
     fields.map(NriField::name).chain(eviction).map(str::to_owned).collect()
 }
 
-/// The fields that the plugin's own section refuses, in any container.
+/// Returns the fields that the plugin's own section refuses, in any container.
 fn by_section(config: &Config, id: &str) -> Vec<String> {
     let name = bare(id);
     let index = id.strip_suffix(&name).unwrap_or_default().trim_end_matches('-');

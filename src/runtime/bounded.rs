@@ -67,7 +67,7 @@ pub(crate) fn run_with(
         std::thread::sleep(Duration::from_millis(1));
     }
     let has_ended = !is_running();
-    // Kills the children that it left behind, or the program itself.
+    // Kills the program, if it still runs, and the children that it left behind.
     let _already_gone = killpg(pid, Signal::SIGKILL);
     let status = child.wait().doing(|| format!("executing {}", program.display()))?;
     match (stdout, stderr) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The features of a runtime: its `features` and `--version`, queried once for each executable.
+//! Queries a runtime's features, by its `features` and `--version`, once for each executable.
 //!
-//! It never starts a container, and waits at most two seconds. A runtime that does not answer is
-//! assumed to have every feature. Reference: OCI runtime-spec `features.md`, `features-linux.md`.
+//! This module never starts a container, and waits at most two seconds. A runtime that does not answer is assumed to
+//! have every feature. Reference: OCI runtime-spec `features.md`, `features-linux.md`.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
@@ -88,7 +88,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// The runtime kind, by its reported name.
+    /// Returns the runtime kind, by its reported name.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }
@@ -139,7 +139,7 @@ struct ExecutableStamp {
 pub(crate) struct KnownRuntimes(Mutex<HashMap<PathBuf, (ExecutableStamp, Arc<Features>)>>);
 
 impl KnownRuntimes {
-    /// The features of the runtime at `path`. The first query of a runtime blocks the thread.
+    /// Returns the features of the runtime at `path`. The first query of a runtime blocks the thread.
     pub(crate) fn features(&self, path: &Path) -> Arc<Features> {
         let Ok(meta) = std::fs::metadata(path) else { return Arc::default() };
         let changed = (meta.mtime(), meta.mtime_nsec());
@@ -168,7 +168,7 @@ pub fn ask(path: &Path) -> Option<Features> {
     Some(Features::from_answers(&version, &features))
 }
 
-/// The version that a program prints; `None` when it did not answer in time or printed none.
+/// Returns the version that a program prints; `None` when it did not answer in time or printed none.
 pub(crate) fn version(path: &Path) -> Option<(u32, u32, u32)> {
     let said = output(path, "--version", Instant::now() + ANSWERS_WAIT)?;
     Features::from_answers(&said, "").version

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members of `linux.resources` that runc accepts without applying them: one table for creates and
-//! updates. crun applies every member that it accepts, and refuses the others itself.
+//! Lists the members of `linux.resources` that runc accepts without applying them, in one table for
+//! creates and updates. crun applies every member that it accepts, and refuses the others itself.
 //!
 //! Callers decide how to handle them. Reference: runc's `update.go`, which reads only some members,
 //! and its change log (1.0.0-rc94: kernel memory).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime: finding and executing it.
+//! Finds and executes the real runtime.
 //!
 //! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
 //! used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
@@ -71,7 +71,7 @@ impl RuntimeKind {
     }
 }
 
-/// The state directory of `runtime` without `--root`, from the caller's variables. crun always uses
+/// Returns the state directory of `runtime` without `--root`, from the caller's variables. crun always uses
 /// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root`
 /// makes runc count as privileged).
 pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
@@ -96,7 +96,7 @@ fn default_root_name(kind: RuntimeKind) -> &'static str {
     }
 }
 
-/// The runtime's state directory for a command line, absolute and without `.` and trailing slashes,
+/// Returns the runtime's state directory for a command line, absolute and without `.` and trailing slashes,
 /// as engines' files spell it; links are not resolved. `flag` is the value of `--root`; `variable`
 /// reads the runtime's environment.
 pub(crate) fn root_of(
@@ -114,7 +114,7 @@ pub(crate) fn root_of(
     root.to_string_lossy().into_owned()
 }
 
-/// The real runtime for a process that was called as `called_as` (argv[0]).
+/// Returns the real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
 /// Fails when none is found, and names the candidates.
@@ -134,7 +134,7 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
     execute(&path).map(|()| path)
 }
 
-/// The variable that is set for a program that is tested as the runtime: a wrapper that finds it
+/// The variable that is set while a program is tested as the runtime: a wrapper that finds it set
 /// reports that and exits.
 const TRIED: &str = "NRI_RUNC_TRIED";
 
@@ -143,7 +143,7 @@ pub(crate) fn is_tried() -> bool {
     std::env::var_os(TRIED).is_some()
 }
 
-/// The error for a runtime that executes nri-runc: commands would never end, or plugins would be
+/// Returns the error for a runtime that executes nri-runc: commands would never end, or plugins would be
 /// asked twice.
 pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
@@ -214,8 +214,8 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
     }
 }
 
-/// The configuration to use and the real runtime for a process called as `called_as`: if the files name a missing
-/// runtime, the last valid configuration is used.
+/// Returns the configuration to use and the real runtime for a process called as `called_as`: if the files name a
+/// missing runtime, the last valid configuration is used.
 ///
 /// # Errors
 /// Fails when none is found, and names the candidates.
@@ -248,7 +248,7 @@ fn place_of(loaded: &Loaded, path: &[String]) -> Option<String> {
     loaded.place_of(&path.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The first key whose runtime is missing.
+/// Returns the first key whose runtime is missing.
 fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
     let config = &loaded.config;
     let names = config.instances.keys();
@@ -278,7 +278,7 @@ pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) 
     resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }
 
-/// The PATHs of this host's engines, and of the processes that they start.
+/// Returns the PATHs of this host's engines, and of the processes that they start.
 fn paths_of_engines(config: &Config) -> OsString {
     let host = config.host();
     let mut paths = Vec::new();
@@ -370,8 +370,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // If this failed, a copy of this program would count as the runtime, and would then search
-        // for one itself.
+        // Without this metadata, a copy of nri-runc would count as the runtime, and would then
+        // search for a runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 
@@ -402,7 +402,7 @@ pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infal
     for word in argv.iter().skip(1) {
         words.push(CString::new(word.as_bytes()).map_err(|_nul| inner_nul())?);
     }
-    // Not std's Command::exec, which would reset SIGPIPE and the inherited signal mask.
+    // std's Command::exec would reset SIGPIPE and the inherited signal mask.
     match nix::unistd::execv(&first, &words) {
         Ok(never) => Ok(never),
         Err(errno) => Err(Error::from(errno).doing(format!("executing {}", runtime.display()))),

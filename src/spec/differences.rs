@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The members in which two documents differ, named like plugins' changes: `process.env[A]`,
+//! Finds the members in which two documents differ, named like plugins' changes: `process.env[A]`,
 //! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
 //! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) counts as
@@ -34,7 +34,7 @@ const LISTS: [(&str, &str); 6] = [
 const MAPS: [&str; 4] =
     ["annotations", "linux.sysctl", "linux.resources.unified", "linux.netDevices"];
 
-/// The differing members, in the order of their names; `None` if either document is not JSON.
+/// Returns the differing members, in the order of their names; `None` if either document is not JSON.
 pub(crate) fn differences(before: &[u8], after: &[u8]) -> Option<Vec<Difference>> {
     let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let (before, after) = (parse(before)?, parse(after)?);
@@ -97,7 +97,7 @@ fn note(field: String, before: Option<&Value>, after: Option<&Value>, found: &mu
     found.push(Difference { field, change });
 }
 
-/// The entries of a list by name; of two with the same name, the later one counts.
+/// Returns the entries of a list by name; of two with the same name, the later one counts.
 fn entries(list: Option<&Value>, key: &str) -> Block {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let named = list.map(|entry| {
@@ -110,7 +110,7 @@ fn entries(list: Option<&Value>, key: &str) -> Block {
     named.collect()
 }
 
-/// Whether a value means something else than an absent member.
+/// Whether a value differs in meaning from an absent member.
 fn is_said(value: &&Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resource flags of `update` as an OCI `LinuxResources` object.
+//! Converts the resource flags of `update` to an OCI `LinuxResources` object.
 //!
 //! Only operators use these flags; engines send a document. The flags are converted to a document
 //! too, because plugins' values must be added. Values are read as runc reads them, and never

@@ -36,7 +36,7 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
     ("blockIO", &["weight", "leafWeight"]),
 ];
 
-/// The fields of `request` that differ from the engine's last update.
+/// Returns the fields of `request` that differ from the engine's last update.
 /// If the period changes, the quota counts as changed too, because it depends on the period; if
 /// only the quota changes, the period does not (D66). A swap limit that only follows the memory
 /// limit does not count as requested.
@@ -104,7 +104,7 @@ pub(crate) fn repeated(engine: &Block) -> Block {
     repeated
 }
 
-/// The members of `overlay` for which the engine requests another value, which does not take
+/// Returns the members of `overlay` for which the engine requests another value, which does not take
 /// effect. Device rules are excluded, because no update removes them.
 pub(crate) fn not_in_force(request: &Block, overlay: &Block) -> Vec<(OwnedMember, Value)> {
     let requested = owned::values(&without_unset(request));
@@ -218,7 +218,7 @@ fn page_size(limit: &Value) -> Option<&str> {
     limit.get("pageSize").and_then(Value::as_str)
 }
 
-/// A request without meaningless members: `null`, and zero if that means "unchanged".
+/// Returns a request without meaningless members: `null`, and zero if that means "unchanged".
 fn without_unset(request: &Block) -> Block {
     let mut request = without_null(request);
     for (section, members) in ZERO_IS_UNSET {
@@ -232,7 +232,7 @@ fn without_unset(request: &Block) -> Block {
     request
 }
 
-/// runc crashes on some `null` members, and no `null` has a meaning.
+/// Drops members that are `null`: runc crashes on some, and none has a meaning.
 fn without_null(map: &Block) -> Block {
     let mut map = map.clone();
     map.retain(|_, value| !value.is_null());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the owners of an overlay's members: the overlay has the values, and the owner table has the plugins by NRI's
-//! field names. It never changes a value. Reference: decisions D21 and D25.
+//! field names. This module never changes a value. Reference: decisions D21 and D25.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

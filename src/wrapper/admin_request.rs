@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of admin verbs to the running daemon. This module never starts a daemon.
+//! Sends admin verbs to the running daemon. This module never starts a daemon.
 
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
-        // Another wrapper has made the same request before: the new program does not know this connection.
+        // Another wrapper made the same request earlier, and the new program does not know this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }
@@ -80,7 +80,7 @@ pub(crate) fn has_ended(error: &Error) -> bool {
     matches!(error.daemon(), DaemonSeen::Exited | DaemonSeen::Absent)
 }
 
-/// Returns the daemon's protocol if this program's is unknown to the daemon, and the error.
+/// Returns the protocols of the daemon and of this program, if the daemon does not know this program's.
 pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     let own = link_protocol(config);
     match ask_in(config, own, "{\"verb\":\"status\"}", ADMIN_RESPONSE_WAIT).ok()? {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is unavailable: the wrapper continues as the plain runtime, or fails, as the operator
-//! configured (D8, D9). If anything protects containers, only exempt containers are created
-//! (`protection.rs`).
+//! Handles an unavailable daemon: the wrapper continues as the plain runtime, or fails, as the operator configured (D8,
+//! D9). If anything protects containers, only exempt containers are created (`protection.rs`).
 //!
 //! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon
-//! learns of the container and `status` counts it. The number and size of records are limited; of
-//! removed ones, the number is kept. If the run directory cannot be written, a line goes to the
-//! system's log instead. Nothing is printed, because stderr belongs to the real runtime.
+//! learns of the container and `status` counts it. The number and size of records are limited;
+//! removed records are counted. If the run directory cannot be written, a line goes to the system's
+//! log instead. Nothing is printed, because stderr belongs to the real runtime.
 
 use std::convert::Infallible;
 use std::path::Path;

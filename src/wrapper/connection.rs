@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection to the daemon: connecting, frames with descriptors, heartbeats, responses.
+//! Connects to the daemon, sends frames with descriptors, and receives heartbeats and responses.
 //!
 //! Every wait is bounded (D8). This module starts no daemon, and decides nothing if none runs.
 
@@ -26,7 +26,7 @@ use crate::presence::IfThere;
 /// machine that may be busy.
 const REEXEC_WAIT: Duration = Duration::from_secs(30);
 
-/// The error for a daemon that exited before its response.
+/// Returns the error for a daemon that exited before its response.
 pub(super) fn exited() -> Error {
     Error::new("the daemon exited during the request").seen(DaemonSeen::Exited)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `exec` in a container whose process plugins changed: the engine's document of the new process
-//! gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether the
-//! daemon is involved; the daemon's response has the plugins' changes to this one process.
+//! Handles `exec` in a container whose process plugins changed: the engine's document of the new
+//! process gets the same values, as `spec/patch/later.rs` defines (D36). `later.rs` decides whether
+//! the daemon is involved; the daemon's response has the plugins' changes to this one process.
 //!
 //! This module runs only for calls that involve the daemon, or whose container has a mark. The
 //! engine's file is never written: the runtime reads an edited copy in memory, by a descriptor that
@@ -121,7 +121,7 @@ fn keep_open(bytes: &[u8]) -> Result<OwnedFd> {
     let low = memfd_create(c"nri-runc-process", MFdFlags::empty()).doing(doing)?;
     let copy = match fcntl(&low, FcntlArg::F_DUPFD(FIRST_DESCRIPTOR)) {
         Ok(number) => own(number),
-        // RLIMIT_NOFILE does not permit the higher number.
+        // RLIMIT_NOFILE permits no descriptor of the higher number.
         Err(_) => low,
     };
     let mut file = File::from(copy);
@@ -140,7 +140,7 @@ fn own(number: i32) -> OwnedFd {
 mod tests {
     use super::*;
 
-    /// A document of this length that comes through a pipe.
+    /// Returns a document of this length that comes through a pipe.
     fn read_from_pipe(length: u64) -> Result<Option<ProcessDocument>> {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let value = format!("/proc/self/fd/{}", reader.as_raw_fd()).into();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri hook STAGE`, an OCI hook. It reads the state from standard input, finds the
-//! command line of the runtime that called it, and sends the daemon the request that the wrapper
-//! would have sent.
+//! Implements `nri-runc nri hook STAGE`, an OCI hook: it reads the state from standard input, finds the command line of
+//! the runtime that called it, and sends the daemon the request that the wrapper would have sent.
 //!
-//! It changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the OCI
-//! runtime specification's `hooks` and `state`.
+//! This module changes nothing itself, and every wait is bounded. Reference: oci-hooks(5), and the
+//! OCI runtime specification's `hooks` and `state`.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One call of the runtime: its command line, the configuration, the real runtime, and the document
-//! that this runtime will read. It decides nothing.
+//! Collects the data of one call of the runtime: its command line, the configuration, the real
+//! runtime, and the document that this runtime will read. This module decides nothing.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -98,13 +98,13 @@ impl<'a> Invocation<'a> {
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 
-    /// "cannot create 4f1c": the start of every failure message of the wrapper.
+    /// Returns "cannot create 4f1c", the start of every failure message of the wrapper.
     pub(super) fn doing(&self) -> String {
         doing(self.call)
     }
 }
 
-/// The start of the wrapper's error line: the operation and the container.
+/// Returns the start of the wrapper's error line: the operation and the container.
 pub(super) fn doing(call: &CommandLine) -> String {
     let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
     format!("cannot {} {id}", call.verb.name())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An `exec` that involves the daemon (decision D51). If only the audit log needs it, the daemon
-//! receives a one-way message; with exec rules, or with plugins that handle execs, the daemon
-//! decides. The configuration and a file that the daemon maintains tell which case applies. Without
-//! a response this process applies the rules itself, to the facts in the container's mark.
+//! Handles an `exec` that involves the daemon (decision D51). If only the audit log needs it, the
+//! daemon receives a one-way message; with exec rules, or with plugins that handle execs, the
+//! daemon decides. The configuration and a file that the daemon maintains tell which case applies.
+//! Without a response this process applies the rules itself, to the facts in the container's mark.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +51,7 @@ const EXEC_CAP: Duration = Duration::from_secs(1);
 pub(super) enum ExecInterest {
     /// None.
     Nothing,
-    /// A one-way message; nothing waits for it.
+    /// The daemon receives a one-way message, and the wrapper does not wait.
     Told,
     /// The daemon decides whether the process is permitted.
     Asked,
@@ -192,7 +192,7 @@ fn described(
     document: Option<&[u8]>,
     subject: Option<&ExecSubject>,
 ) -> LaterProcess {
-    // An unlisted flag may hide where the process's words begin, so the process is unknown.
+    // After an unknown flag it is uncertain where the process's arguments begin, so it is not described.
     if call.id_may_be_value {
         return LaterProcess::default();
     }

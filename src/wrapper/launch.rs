@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Starts the daemon if it is not running: the only fork of the wrapper (decision D6).
 //!
-//! It forks twice and reaps the intermediate process at once, because runc would inherit an
-//! unreaped child and does not expect one. The daemon inherits no descriptor, environment or
+//! The wrapper forks twice and reaps the intermediate process at once, because runc would inherit
+//! an unreaped child and does not expect one. The daemon inherits no descriptor, environment or
 //! session. It sends one byte through a pipe once it listens, or the reason why it cannot. Its
 //! output (such as a panic) goes to a file of the run directory (`last_words.rs`).
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process per command: it asks the daemon, puts the patched document in place, and becomes the
-//! real runtime.
+//! Runs one process per command: it asks the daemon, puts the patched document in place, and becomes the real runtime.
 //!
 //! It forks only to start the daemon (decision D6), prints nothing before the real runtime runs, and
 //! every successful path ends in `execve`. It runs async code only if no daemon answers and the
@@ -69,8 +68,8 @@ pub fn run(argv: &[OsString]) -> u8 {
     }
 }
 
-/// The settings of the daemon of this process's user, if that user is not the host's root and has a
-/// daemon. If root's policy refuses the container, the user's daemon is not asked.
+/// Returns the settings of the user's own daemon, if this process's user is not the host's root and has
+/// one. If root's policy refuses the container, the user's daemon is not asked.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `start`, `delete`, and `kill` of a pod's infrastructure container: the wrapper notifies the daemon, then becomes
-//! the runtime.
+//! Handles `start`, `delete`, and `kill` of a pod's infrastructure container: the wrapper notifies the daemon, then
+//! becomes the runtime.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of a command that the wrapper refused because the daemon was unavailable, in
-//! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`. It
-//! is written after the decision, and nothing depends on it.
+//! Records a command that the wrapper refused because the daemon was unavailable, in
+//! `RUN_DIR/refused/`. The next daemon logs it, counts it in `status` and shows it in `explain`.
+//! The record is written after the decision, and nothing depends on it.
 
 use std::path::{Path, PathBuf};
 

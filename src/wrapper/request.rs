@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request to the daemon: the command with its descriptors, heartbeats, the verdict.
+//! Makes one request to the daemon: the command with its descriptors, heartbeats, the verdict.
 //!
 //! Every wait is bounded (D8): three seconds without a heartbeat, and a limit for each verb. If no
 //! daemon answers, `bypass.rs` decides.
@@ -228,7 +228,7 @@ pub(super) fn build_question(
     }
 }
 
-/// The version of the protocol that this process speaks.
+/// Returns the version of the protocol that this process speaks.
 pub(super) fn link_protocol(config: &Config) -> u32 {
     config.seams.protocol.unwrap_or(link::PROTOCOL)
 }
@@ -237,7 +237,7 @@ pub(super) fn link_protocol(config: &Config) -> u32 {
 /// the verb's time limit.
 pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     let socket = config.daemon_socket();
-    // A resource that this process or the host lacks says nothing about the daemon.
+    // A shortage of this process or the host shows nothing about the daemon, so the connection is retried.
     let dialled = presence::insist(|| match dial(&socket) {
         Err(errno) if presence::is_shortage(errno as i32) => Err(std::io::Error::from(errno)),
         dialled => Ok(dialled),

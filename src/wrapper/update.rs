@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
+//! Handles `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
 //!
 //! Standard input (or the file) is read in full before the daemon is asked. The real runtime then
 //! receives new input: the same bytes, or the daemon's version of them (D21).
@@ -91,7 +91,7 @@ impl UpdateInput {
         }
     }
 
-    /// The requested resources, for the note that the next daemon reads.
+    /// Returns the requested resources, for the note that the next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();

@@ -328,7 +328,7 @@ async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded
         }
         encoded
     };
-    // Few containers are paused, so all are encoded while that is found out.
+    // Few containers are paused, so all are encoded while the paused ones are being found.
     let (paused, mut encoded) = tokio::join!(daemon.paused_among(&containers), encode_all);
     for at in paused {
         if let (Some(place), Some(container)) = (encoded.get_mut(at), containers.get(at)) {

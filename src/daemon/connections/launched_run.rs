@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of a pre-installed plugin, from the start of its process to its end. The launcher
-//! decides when to start it.
+//! Handles one run of a pre-installed plugin, from the start of its process to its end. The
+//! launcher decides when to start it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits
-//! for the folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones, with growing
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for
+//! the folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones, with growing
 //! pauses until they run steadily. A changed plugin's new process runs beside the old one, which is ended once the new
-//! one has replaced it in the chain (D41). It decides nothing about containers.
+//! one has replaced it in the chain (D41). This module decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -88,7 +88,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
-        // Programs may continuously write files to this folder that are not plugins.
+        // Programs may continuously write other files than plugins to this folder.
         is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }

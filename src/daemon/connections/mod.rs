@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins connect and disconnect: the socket, registration and synchronization, supervision of
-//! pre-installed plugins, and plugins expected back after a restart.
+//! Handles plugins that connect and disconnect: the socket, registration and synchronization,
+//! supervision of pre-installed plugins, and plugins expected back after a restart.
 //!
-//! It never decides about a container. It imports `shared`, `process`, `registry`, `resources` and
-//! `watch`.
+//! This module never decides about a container. It imports `shared`, `process`, `registry`,
+//! `resources` and `watch`.
 
 pub(crate) mod admission;
 mod launched_run;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports refused connections, and plugins that connect and disconnect, in the log, the audit log, `status` and
-//! metrics. A flood of them causes a bounded number of lines. It refuses nothing.
+//! metrics. A flood of them causes a bounded number of lines. This module refuses nothing.
 
 use std::rc::Rc;
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that were connected to the previous program of this process: the daemon resumes them at
-//! once, with the subjects that they know, and does not notify them of the re-execution. Launched
-//! plugins keep running.
+//! Resumes plugins that were connected to the previous program of this process at once, with the subjects that they
+//! know. They are not notified of the re-execution. Launched plugins keep running.
 
 use std::collections::HashSet;
 use std::rc::Rc;

@@ -32,7 +32,7 @@ pub(crate) fn remember(daemon: &Daemon) {
     log_failure("recording the plugins", files::replace(&file(daemon), bytes.as_bytes()));
 }
 
-/// The recorded form of a connected plugin.
+/// Returns the recorded form of a connected plugin.
 fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);
@@ -80,7 +80,7 @@ pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     daemon.registry.returning.expect_more(added, config.registration_timeout);
 }
 
-/// The plugins for which the configuration makes creates wait after a daemon start: pre-installed
+/// Returns the plugins for which the configuration makes creates wait after a daemon start: pre-installed
 /// ones, and those that the operator names.
 fn configured(config: &Config) -> BTreeSet<String> {
     let (files, _) = plugin::discover(&config.plugin_path, &config.plugin_config_path);
@@ -126,7 +126,7 @@ fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
     daemon.registry.returning.expect_all(expected, config.registration_timeout);
 }
 
-/// How creates wait for a previously connected plugin; `None` if it cannot return.
+/// Returns how creates wait for a previously connected plugin; `None` if it cannot return.
 fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> {
     let number = |key: &str| row[key].as_u64();
     let Some(pid) = number("pid").and_then(|pid| u32::try_from(pid).ok()) else {
@@ -158,7 +158,7 @@ pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String
     recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
 }
 
-/// The pod's UID in a cgroup's path, in kubelet's spelling (systemd's names have `_` for `-`).
+/// Returns the pod's UID in a cgroup's path, in kubelet's spelling (systemd's names have `_` for `-`).
 fn pod_uid(cgroup: &str) -> Option<&str> {
     let mut parts = cgroup.split('/');
     parts.by_ref().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
@@ -169,7 +169,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
     uids.find(|uid| !uid.is_empty())
 }
 
-/// The cgroup of a process: from the line for cgroup v2, which every host has, else from the first line.
+/// Returns the cgroup of a process: from the line for cgroup v2, which every host has, else from the first line.
 pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
@@ -185,7 +185,7 @@ fn is_service(cgroup: &str) -> bool {
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")
 }
 
-/// The pod of a process, found by a container ID in its cgroup's path.
+/// Returns the pod of a process, found by a container ID in its cgroup's path.
 fn pod_of(store: &Store, cgroup: &str) -> Option<String> {
     let words = cgroup.split(['/', ':']).flat_map(|word| {
         let bare = word.trim_end_matches(".scope");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Slots for connections that have not registered yet (D11). When all are taken, the peer with the
-//! most connections loses one. A plugin needs only milliseconds to register, and keeps its slot
-//! that long even while other processes flood the socket.
+//! Assigns slots to connections that have not registered yet (D11). When all are taken, the peer
+//! with the most connections loses one. A plugin needs only milliseconds to register, and keeps its
+//! slot that long even while other processes flood the socket.
 //!
 //! A peer is identified by user, cgroup and process, compared in this order and level by level:
 //! many processes of a container, or child cgroups that it made, count as one peer.
@@ -60,7 +60,7 @@ impl Slots {
 }
 
 impl Taken {
-    /// The PID of the connection's process.
+    /// Returns the PID of the connection's process.
     pub(super) fn pid(&self) -> i32 {
         self.slot.pid
     }
@@ -84,7 +84,7 @@ impl Drop for Taken {
     }
 }
 
-/// The oldest connection of the largest group, level by level.
+/// Returns the oldest connection of the largest group, level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
     // A process with more than half of the slots is in the largest group of every level; this
     // shortcut finds it quickly.

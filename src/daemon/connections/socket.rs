@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin socket: the daemon binds it as soon as no other process listens there, and again
-//! after an engine has put its own in its place (decision D12).
+//! Binds the plugin socket as soon as no other process listens at its path, and again after an
+//! engine has replaced it with the engine's own (decision D12).
 //!
 //! The folder is watched by inotify and the other process by its descriptor; other changes are
 //! found by slow polling. The daemon never replaces a socket on which a process listens. It never
@@ -36,7 +36,7 @@ use crate::presence::IfThere;
 const PATH_CHECK: Duration = Duration::from_secs(10);
 
 /// Interval of test connections to the path while the kernel's list of sockets does not show the other process there.
-/// It is long because an engine logs each connection that registers no plugin.
+/// The interval is long because an engine logs each connection that registers no plugin.
 const CONNECT: Duration = Duration::from_secs(60);
 
 /// Delay before the daemon takes a free path: an engine unlinks the old socket and then binds its

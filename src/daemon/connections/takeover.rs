@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plugin connects with the identity of a connected one and takes its place (D41): a rolling DaemonSet, a restarted
-//! pod whose old process lingers, an upgraded file. The newcomer is configured and synchronized while the old
-//! connection stays in use; it replaces the old one once it has caught up.
+//! Handles a plugin that connects with the identity of a connected one, to take its place (D41): a rolling DaemonSet,
+//! a restarted pod whose old process lingers, an upgraded file. The newcomer is configured and synchronized while the
+//! old connection stays in use; it replaces the old one once it has caught up.
 //!
 //! A newcomer that fails earlier changes nothing. If two processes repeatedly replace each other, the newcomer is
 //! refused. The registry handles order and queues.

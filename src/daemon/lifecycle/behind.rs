@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes by another wrapper between nri-runc and the runtime: the document that the runtime read differs from the one
-//! that the daemon wrote. They are recorded for `explain`, never reverted, and never attributed to plugins.
+//! Records for `explain` what another wrapper between nri-runc and the runtime changed: the document that the runtime
+//! read differs from the one that the daemon wrote. Such changes are never reverted or attributed to plugins.
 
 use tracing::info;
 

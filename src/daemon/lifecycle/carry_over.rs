@@ -17,8 +17,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 /// The event that `explain` names for values taken from the earlier container.
 const EVENT: &str = "restart under the same id";
 
-/// Keeps the plugins' values of a container whose record is about to be removed, if it may be
-/// re-created.
+/// Keeps the plugins' values of a container whose record is about to be removed, if the container may be re-created.
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.resources.overlay != record.resources.at_creation || is_moved(record);
     if !record.was_made() {
@@ -32,7 +31,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Values to apply once the container is created; `answered` holds the responses to this creation.
+/// Returns the values to apply once the container is created; `answered` holds the responses to this creation.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The start of a container without a wrapper's request: an OCI hook reported the container, or the plain runtime made
-//! it. Plugins are notified afterwards and cannot refuse.
+//! Handles the start of a container without a wrapper's request: an OCI hook reported the container, or the plain
+//! runtime made it. Plugins are notified afterwards and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

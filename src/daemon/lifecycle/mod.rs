@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's life between the verbs: the outcome of a verb (`settle.rs`), its changes of state
-//! (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
+//! Handles a container's life between the verbs: the outcome of a verb (`settle.rs`), its changes
+//! of state (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
 //!
-//! It never refuses: it handles events that have already happened. It imports `bundle`, `shared`,
-//! `pods`, `resources`, `runtime` and `watch`.
+//! This module never refuses: it handles events that have already happened. It imports `bundle`,
+//! `shared`, `pods`, `resources`, `runtime` and `watch`.
 
 mod behind;
 pub(crate) mod carry_over;

@@ -9,8 +9,8 @@ use crate::daemon::shared::Daemon;
 use crate::error::Error;
 use crate::state::ContainerKey;
 
-/// Records the runtime's refusal for `explain`. If a plugin's change caused it, the daemon's list
-/// of failures has it too.
+/// Records the runtime's refusal for `explain`. If a plugin's change caused the refusal, the
+/// daemon's list of failures names the plugin.
 pub(crate) async fn note_refusal(
     daemon: &Daemon,
     key: &ContainerKey,

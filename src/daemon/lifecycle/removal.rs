@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The runtime has deleted a container: plugins receive any outstanding StopContainer and
-//! RemoveContainer, and the pod ends with its last container. If the engine keeps the container
+//! Handles a container that the runtime has deleted: plugins receive any outstanding StopContainer
+//! and RemoveContainer, and the pod ends with its last container. If the engine keeps the container
 //! (`until_removed.rs`), RemoveContainer waits until it is removed there.
 
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rollback of a creation: plugins that know the container are notified of its end, the bundle
-//! is restored, the record is removed (`explain` still shows it).
+//! Rolls back a creation: plugins that know the container are notified of its end, the bundle is
+//! restored, the record is removed (`explain` still shows it).
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of a verb, once its runtime process has exited: it is read from the runtime's state and recorded, and
+//! Settles a verb once its runtime process has exited: the outcome is read from the runtime's state and recorded, and
 //! the Post events are sent (decisions D2, D3, D5). While the state is unreadable, nothing is decided and the read is
 //! retried.
 
@@ -56,7 +56,7 @@ pub(crate) fn watch(
     });
 }
 
-/// Attempts to learn an unknown outcome before the next verb continues without it: two thirds of a second.
+/// Attempts to learn an unknown outcome, within two thirds of a second; then the next verb continues without it.
 const ATTEMPTS: usize = 6;
 
 /// Settles the verbs of this lane before the next one; the caller holds the lane. Waits a moment
@@ -161,7 +161,7 @@ pub(crate) fn is_being_created(daemon: &Daemon, key: &ContainerKey) -> bool {
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
 
-/// `create` succeeded if an init process exists; else the creation is rolled back.
+/// Settles a `create`: it succeeded if an init process exists; else the creation is rolled back.
 async fn settle_create(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -201,7 +201,7 @@ async fn created_process(
     }
 }
 
-/// `start` succeeded if no process waits at the fifo, even if init has exited since.
+/// Settles a `start`: it succeeded if no process waits at the fifo, even if init has exited since.
 async fn settle_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -235,7 +235,7 @@ pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKe
     }
 }
 
-/// A foreground `run` lasts as long as its container, so the daemon watches for the start meanwhile.
+/// Waits for the start of a foreground `run`, because that command lasts as long as its container.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
     let mut init = None;

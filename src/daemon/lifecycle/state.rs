@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container's changes of state: created, running, stopped, removed. Each function changes the record, writes the
+//! Changes a container's state: created, running, stopped, removed. Each function changes the record, writes the
 //! audit log for a creation, and sends the event to other programs. Its caller notifies plugins afterwards, so that
 //! they receive each event once.
 
@@ -119,7 +119,7 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
     true
 }
 
-/// The exit code that the engine wrote, if known.
+/// Returns the exit code that the engine wrote, if known.
 pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     daemon.written_exit_code(record).await.or_absent().flatten()
 }

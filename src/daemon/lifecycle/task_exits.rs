@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Exit codes from containerd's events, for kernels that report none (before 6.15). The daemon subscribes once to each
-//! containerd, while containers of it are watched, and again after containerd restarts. Plugins wait no longer for
-//! these events than for other exit codes.
+//! Gets exit codes from containerd's events, for kernels that report none (before 6.15). The daemon subscribes once to
+//! each containerd, while containers of it are watched, and again after containerd restarts. Plugins wait no longer
+//! for these events than for other exit codes.
 
 use std::rc::Rc;
 
@@ -54,7 +54,7 @@ fn has_any(daemon: &Daemon) -> bool {
     all.any(|record| record.engine.behaviour().has_shim)
 }
 
-/// The socket of the containerd whose shim is the parent of this container's process.
+/// Returns the socket of the containerd whose shim is the parent of this container's process.
 fn socket(daemon: &Daemon, record: &Container) -> Option<String> {
     let parent = procfs::parent_of(&daemon.host, record.process.init_pid?).or_absent().flatten();
     let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(&daemon.host, *pid));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the runtime has deleted but their engine still keeps: containerd's CRI plugin
-//! has a folder for each container and sandbox until it removes them. Such a container counts as
-//! removed, and plugins are notified, once that folder is gone.
+//! Watches containers that the runtime has deleted but their engine still keeps: containerd's CRI
+//! plugin has a folder for each container and sandbox until it removes them. Such a container
+//! counts as removed, and plugins are notified, once that folder is gone.
 //!
 //! One watch serves all containers of an engine. Without a watch, and for every other engine, the
-//! runtime's `delete` counts as the removal. It never writes to these folders.
+//! runtime's `delete` counts as the removal. This module never writes to these folders.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
-/// The engine's folder of this container.
+/// Returns the engine's folder of this container.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
     let engine = record.engine.kind()?;
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
@@ -29,7 +29,7 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
     Some(daemon.host.path(folder))
 }
 
-/// Whether the engine still keeps this container and its removal will be seen.
+/// Whether the engine still keeps this container, and the daemon will see its removal.
 ///
 /// # Errors
 /// Fails when the folder cannot be examined.
@@ -94,7 +94,7 @@ async fn follow(daemon: Rc<Daemon>, home: PathBuf, mut watched: WatchedFolder) {
     remove_all(&daemon, deleted(&daemon, &home, None));
 }
 
-/// The deleted containers with a folder in `home`, oldest first: those of this name, or all.
+/// Returns the deleted containers with a folder in `home`, oldest first: those of this name, or all.
 fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Container>> {
     let id = name.map(|name| name.to_string_lossy().into_owned());
     let mut records: Vec<Rc<Container>> = {
@@ -184,7 +184,7 @@ mod tests {
     use crate::config::Config;
     use crate::state::Store;
 
-    /// A deleted container that containerd still keeps.
+    /// Returns a deleted container that containerd still keeps.
     fn record(dir: &Path, number: usize) -> Container {
         let id = format!("c{number}");
         let bundle = dir.join("io.containerd.runtime.v2.task/k8s.io").join(&id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The outcome of an `update`, once its runtime process has exited (D21): its values are in force,
-//! or the previous ones are restored.
+//! Settles an `update` once its runtime process has exited (D21): its values are in force, or the
+//! previous ones are restored.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -30,7 +30,7 @@ use crate::stream::{EventKind, NodeEvent};
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
 /// Records an update's values as in force if the exited runtime accepted them, which a replaced state file
-/// proves. crun has no such file, so there the cgroup files decide. A second call does nothing.
+/// proves. For crun, which has no such file, the cgroup files decide. A second call does nothing.
 ///
 /// # Errors
 /// Fails when the runtime's result is unknown; a later call tries again.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that appear without a call (decision D20): without infrastructure containers, CRI-O
+//! Finds pods that appear without a call (decision D20): without infrastructure containers, CRI-O
 //! represents a pod by a folder with a document, and runs no runtime before the pod's first
 //! container. The daemon watches the parent folder, and reads one file for each new pod.
 //!
@@ -86,7 +86,7 @@ fn look_out_at(daemon: &Rc<Daemon>, home: PathBuf) {
     }
 }
 
-/// CRI-O's default folder, and the folders of pods on record.
+/// Returns CRI-O's default folder, and the folders of pods on record.
 fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     let store = daemon.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
@@ -96,7 +96,7 @@ fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     homes
 }
 
-/// The parent folder of all pods, from a document `HOME/ID/userdata/config.json`.
+/// Returns the parent folder of all pods, from a document `HOME/ID/userdata/config.json`.
 fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
     let home = daemon.host.path(document).ancestors().nth(3)?.to_owned();
     (!home.starts_with(daemon.host.path(LASTING_ROOT))).then_some(home)
@@ -148,7 +148,7 @@ async fn consider_all(daemon: &Rc<Daemon>, home: &Path) {
     }
 }
 
-/// The IDs of folders that belong to no known pod or container.
+/// Returns the IDs of folders that belong to no known pod or container.
 async fn unknown_pods(daemon: &Daemon, home: &Path) -> Vec<String> {
     // A pod that is missed here is announced with its first container.
     let names = daemon.names_in(home).await.or_absent().into_iter().flatten();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that end without a runtime call: without infrastructure containers, CRI-O represents a pod
-//! by a folder (decision D20). The daemon watches the folder: the pod is stopped when CRI-O has
-//! marked it and its last container has exited, and removed when its document and its last
-//! container are gone. This module only reads, and costs nothing between events.
+//! Follows pods that end without a runtime call: without infrastructure containers, CRI-O
+//! represents a pod by a folder (decision D20). The daemon watches the folder: the pod is stopped
+//! when CRI-O has marked it and its last container has exited, and removed when its document and
+//! its last container are gone. This module only reads, and costs nothing between events.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -133,7 +133,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The pod's folders: one below the run root, one below the graph root.
+/// Returns the pod's folders: one below the run root, one below the graph root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a pod: it is announced once, stopped after its members, and removed.
+//! Handles the life of a pod: it is announced once, stopped after its members, and removed.
 //!
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
 //! RunPodSandbox, its `delete` the pod's end. Without an engine, every container is its own pod.
@@ -44,14 +44,14 @@ fn record(daemon: &Daemon, description: &Description, container: Option<&Contain
     }
 }
 
-/// All changes to a pod's record go through here.
+/// Writes a pod's record, new or changed, to disk.
 fn put(daemon: &Daemon, pod: Pod) -> Result<()> {
     daemon.host.point(Point::DaemonPod)?;
     daemon.records.put_pod(pod).map_err(|error| error.hint("nothing was changed or started"))
 }
 
-/// Records the pod of a sandbox that is being created; it is announced at its start, unless its folder announced it
-/// earlier.
+/// Records the pod of a sandbox that is being created; the pod is announced when the sandbox starts, unless its
+/// folder announced it earlier.
 pub(crate) fn sandbox_appears(
     daemon: &Daemon,
     description: &Description,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods: announced once, stopped after their members, removed (`life.rs`); the plugins that must have answered for them
-//! (`required.rs`); their resizes by kubelet (`resized.rs`); and pods that begin and end without a runtime call
-//! (CRI-O's without infrastructure containers). On engines without pods a pod has the process and the addresses of its
-//! container (`own_process.rs`).
+//! Handles pods: announced once, stopped after their members, removed (`life.rs`); the plugins that must have answered
+//! for them (`required.rs`); their resizes by kubelet (`resized.rs`); and pods that begin and end without a runtime
+//! call (CRI-O's without infrastructure containers). On engines without pods a pod has the process and the addresses of
+//! its container (`own_process.rs`).
 //!
-//! It never changes a container. It imports `shared`, `request` and `watch`.
+//! This module never changes a container. It imports `shared`, `request` and `watch`.
 
 pub(crate) mod crio;
 pub(crate) mod crio_added;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod without an infrastructure container, on engines without pods (D47): its process is its
-//! container's, and its addresses come from that process's network namespace once the runtime has
-//! created the container. containerd's CRI and CRI-O report process and addresses themselves.
+//! Describes a pod without an infrastructure container, on engines without pods (D47): its process is its container's,
+//! and its addresses come from that process's network namespace once the runtime has created the container.
+//! containerd's CRI and CRI-O report process and addresses themselves.
 //!
-//! It never fails and sends no event.
+//! This module never fails and sends no event.
 
 use std::pin::pin;
 use std::rc::Rc;

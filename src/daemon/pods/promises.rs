@@ -13,7 +13,7 @@ use crate::rules::{Fit, PromiseFacts, RuledPod, device_numbers, fit_pod, fit_pro
 use crate::sources::{self, KubeletPod};
 use crate::state::{ContainerKey, Pod, Promise};
 
-/// The promises about a container that is being created.
+/// Returns the promises about a container that is being created.
 pub(crate) async fn of_container(daemon: &Daemon, description: &Description) -> Vec<Promise> {
     let config = daemon.config();
     if config.promises.is_empty() || description.is_exempt {
@@ -64,7 +64,7 @@ pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     }
 }
 
-/// The sections that may apply to containers of this pod.
+/// Returns the sections that may apply to containers of this pod.
 fn candidates<'c>(sections: &'c [PromiseSection], pod: &RuledPod) -> Vec<&'c PromiseSection> {
     sections.iter().filter(|section| fit_pod(&section.pods, pod).0 != Fit::No).collect()
 }
@@ -97,7 +97,7 @@ async fn ask_kubelet(
     sources::allocations(&daemon.host, &daemon.config().pod_resources, pod).await
 }
 
-/// The host paths of the container's device nodes.
+/// Returns the host paths of the container's device nodes.
 async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String>, String> {
     let numbers = device_numbers(container);
     if numbers.is_empty() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Required plugins: which of them must have answered for a pod and its containers (D14, D40), whether they are
-//! connected, and the wait for absent ones.
+//! Enforces required plugins: decides which of them must have answered for a pod and its containers (D14, D40),
+//! checks whether they are connected, and waits for absent ones.
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
@@ -160,7 +160,7 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
-    /// The promises that refuse the container because their plugin is missing.
+    /// Returns the promises that refuse the container because their plugin is missing.
     fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
         let promises = self.promises.iter().filter(|promise| promise.is_enforced);
         promises.filter(move |promise| !self.is_kept(promise, &is_present))
@@ -275,19 +275,19 @@ impl<'n> Requirement<'n> {
         })
     }
 
-    /// The plugins that a container of this pod may need and that have not answered.
+    /// Returns the plugins that a container of this pod may need and that have not answered.
     pub(crate) fn unanswered(&self) -> Vec<Skipped> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// The plugins that a container of this pod may need and that are not connected.
+    /// Returns the plugins that a container of this pod may need and that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));
         absent.map(|name| skipped(name, WAS_ABSENT)).collect()
     }
 
-    /// The entry of the plugin that a requirement's `name` (or `NN-name`) means.
+    /// Returns the entry of the plugin that a requirement's `name` (or `NN-name`) means.
     fn entry<'s>(&self, silent: &'s [Skipped], name: &str) -> Option<&'s Skipped> {
         let pre_installed = &self.daemon.registry.pre_installed;
         silent.iter().find(|skipped| pre_installed.is_meant(name, &skipped.plugin))
@@ -312,7 +312,7 @@ impl<'n> Requirement<'n> {
         names
     }
 
-    /// The required plugins that are not present, by the operator's list, the default validator's
+    /// Returns the required plugins that are not present, by the operator's list, the default validator's
     /// and the pod's annotation.
     fn missing(
         &self,
@@ -333,7 +333,7 @@ impl<'n> Requirement<'n> {
         Ok(missing)
     }
 
-    /// The missing plugins of the operator's list.
+    /// Returns the missing plugins of the operator's list.
     fn missing_by_operator(
         &self,
         is_present: impl Fn(&str) -> bool,

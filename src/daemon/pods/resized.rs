@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's cgroup.
-//! The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
+//! Handles pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's
+//! cgroup. The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
 //! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
 //! agents write these files too; only kubelet's writes count (`kubelet.rs`, decision D57).
 //!
-//! It costs nothing between two writes, for any number of pods. It writes no cgroup.
+//! This module costs nothing between two writes, for any number of pods. This module writes no cgroup.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ const UNKNOWN_WRITER: &str =
 const OVERWRITTEN: &str =
     "limits of a pod were overwritten right after kubelet wrote them, so this is not a resize";
 
-/// The current limits of the pod's cgroup; none if the cgroup is not kubelet's.
+/// Returns the current limits of the pod's cgroup; none if the cgroup is not kubelet's.
 pub(crate) fn limits(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> PodLimits {
     cgroups(daemon, engine, pod).map(|cgroups| read(&cgroups)).unwrap_or_default()
 }
@@ -58,7 +58,7 @@ fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option
     Cgroups::at(&daemon.host, &mounts, &cgroup_of_pod(&path, &pod.uid)?)
 }
 
-/// The files of this layout, with their controllers.
+/// Returns the files of this layout, with their controllers.
 fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
     match cgroups.layout() {
         Layout::V1 => &V1,
@@ -265,7 +265,7 @@ pub(crate) fn refresh(daemon: &Daemon, id: &str) {
 async fn notify_if_changed(daemon: &Rc<Daemon>, pod: &Pod, written: PodLimits) {
     let id = pod.id.as_str();
     let mut limits = pod.limits.clone();
-    // A cgroup that is being removed has no values; the written ones stand.
+    // A cgroup that is being removed has no values; the recorded ones then stay.
     limits.extend(written);
     if pod.state != PodState::Ready || limits == pod.limits {
         return;

@@ -45,13 +45,13 @@ pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
     }
 }
 
-/// The infrastructure container of a pod, if it is on record.
+/// Returns the infrastructure container of a pod, if it is on record.
 fn sandbox_of(daemon: &Daemon, id: &str) -> Option<Rc<Container>> {
     let key = daemon.records.read().pod(id).and_then(|pod| pod.sandbox.clone())?;
     daemon.container(&key)
 }
 
-/// The other containers of a pod, and their states.
+/// Returns the other containers of a pod, and their states.
 fn members(daemon: &Daemon, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
     let store = daemon.records.read();
     let members = store.of_pod(id).filter(|container| !container.is_sandbox);

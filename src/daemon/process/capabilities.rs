@@ -57,7 +57,7 @@ fn drop_all_but(kept: CapabilitySet) -> rustix::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// The sets of a process, as `/proc` shows them.
+    /// Returns one set of a process, as `/proc` shows it.
     fn shown(status: &str, name: &str) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap()

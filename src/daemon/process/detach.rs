@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon drops the attributes that it inherited from the wrapper that started it (decision
-//! D10): CRI-O starts conmon under taskset, conmon may be in the pod's cgroup, an engine may have
-//! blocked signals. If an attribute would impair the daemon and cannot be dropped, the start is
-//! refused with the reason, because such a daemon would fail every container.
+//! Drops the attributes that the daemon inherited from the wrapper that started it (decision D10):
+//! CRI-O starts conmon under taskset, conmon may be in the pod's cgroup, an engine may have blocked
+//! signals. If an attribute would impair the daemon and cannot be dropped, the start is refused
+//! with the reason, because such a daemon would fail every container.
 
 use std::io::Write;
 

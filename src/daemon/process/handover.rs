@@ -90,7 +90,7 @@ fn document(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
     set_passed_on(number, false).doing(|| format!("taking over descriptor {number}"))?;
-    // SAFETY: it is open, and the previous program gave it to the one caller that names it.
+    // SAFETY: the descriptor is open, and the previous program left it to this caller alone.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

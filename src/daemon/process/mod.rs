@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a process: detached from its starter, the only one in its run directory, with the
-//! configuration loaded at its start and at reloads.
+//! Handles the daemon as a process: detached from its starter, the only one in its run directory,
+//! with the configuration loaded at its start and at reloads.
 //!
-//! It never looks at a container. It imports no other folder of the daemon.
+//! This module never looks at a container. It imports no other folder of the daemon.
 
 pub(crate) mod capabilities;
 pub(crate) mod detach;

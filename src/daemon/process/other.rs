@@ -4,7 +4,7 @@
 //! containers without them and is not started.
 //!
 //! Only a process of the host's root that holds the lock counts as a daemon: a process of a container may have any
-//! name, file and lock. It signals no process.
+//! name, file and lock. This module signals no process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub(crate) struct OtherDaemon {
 }
 
 impl OtherDaemon {
-    /// Names the daemon, its differences from `config`, and the next step.
+    /// Returns the error that names the daemon, both run directories, and the next step.
     pub(crate) fn error(&self, config: &Config) -> Error {
         let (pid, ours) = (self.pid, config.run_dir.display());
         let theirs = quoted(&self.run_dir.to_string_lossy());
@@ -47,7 +47,7 @@ impl OtherDaemon {
         error.hint(self.next_step())
     }
 
-    /// The remedy that leaves one daemon, or separates the two.
+    /// Returns the instruction that leaves one daemon, or separates the two.
     pub(crate) fn next_step(&self) -> &'static str {
         match self.is_ours {
             true => "use: nri-runc nri restart",
@@ -108,8 +108,8 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
     Ok(())
 }
 
-/// The daemon of this installation, or one that serves the same plugins, if its run directory differs from `config`'s;
-/// `only` is the configuration file named on the command line.
+/// Returns the daemon of this installation, or one that serves the same plugins, if its run directory differs from
+/// `config`'s; `only` is the configuration file named on the command line.
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();
@@ -140,7 +140,7 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     others.into_iter().find(|other| i32::try_from(other.pid) == Ok(listener))
 }
 
-/// The `/proc` folder of a process.
+/// Returns the `/proc` folder of a process.
 fn folder_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
@@ -160,7 +160,7 @@ fn shares(pid: u32, entry: &str) -> bool {
     place(&folder_of(pid)).is_some_and(|theirs| place(Path::new("/proc/self")) == Some(theirs))
 }
 
-/// The run directory of the daemon `pid`, if its lock file differs from this configuration's.
+/// Returns the run directory of the daemon `pid`, if its lock file differs from this configuration's.
 fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     let process = folder_of(pid);
     // A lock of this configuration that cannot be examined must not count as another daemon's.
@@ -181,8 +181,8 @@ fn locked_elsewhere(config: &Config, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// Whether the process runs the program of this path: the same file, or after an upgrade a file in
-/// the same mount namespace.
+/// Whether the process runs a program of the same path: the same file or, after an upgrade, another
+/// file in the same mount namespace.
 fn is_same_program(pid: u32) -> bool {
     let program = |process: &str| {
         let path = std::fs::read_link(format!("/proc/{process}/exe")).ok()?;
@@ -194,7 +194,7 @@ fn is_same_program(pid: u32) -> bool {
         && (shares(pid, "ns/mnt") || shares(pid, "exe"))
 }
 
-/// The one configuration file that the process reads, if its command line or environment names it,
+/// Returns the one configuration file that the process reads, if its command line or environment names it,
 /// or it lies beside the program.
 fn file_of(host: &Host, pid: u32) -> Option<PathBuf> {
     let words = procfs::command_line(host, pid).or_absent().unwrap_or_default();

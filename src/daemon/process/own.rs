@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's own process: its configuration at the start, operators' requests to it, and whether
-//! it is ending.
+//! Holds the state of the daemon's own process: its configuration at the start, operators' requests
+//! to it, and whether it is ending.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of an operator to the daemon as a whole. The connection that receives a request only
-//! waits for the response; it does not know which part executes it.
+//! Passes on an operator's requests to the daemon as a whole. The connection that receives a
+//! request only waits for the response; it does not know which part executes it.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -21,7 +21,7 @@ pub(crate) struct Request<T> {
 /// A request to reload the configuration.
 #[derive(Debug)]
 pub(crate) struct ReloadRequest {
-    /// Only report what a reload would change.
+    /// Whether to report only the changes that a reload would make.
     pub(crate) is_dry: bool,
 }
 
@@ -58,7 +58,7 @@ impl<T> Requests<T> {
         outcome.await.map_err(|_ended| ending())?
     }
 
-    /// The receiving end; `None` on a second call.
+    /// Returns the receiving end; `None` on a second call.
     pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T>>> {
         self.receiver.borrow_mut().take()
     }

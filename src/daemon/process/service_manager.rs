@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages to the service manager that runs the daemon, as sd_notify(3) sends them: ready, reloading, alive. Without a
-//! service manager nothing is sent. One that does not read its socket delays nothing (D53): the
-//! message is kept, and a later message of the same kind replaces it.
+//! Sends messages to the service manager that runs the daemon, as sd_notify(3) does: ready, reloading, alive. Without a
+//! service manager nothing is sent. One that does not read its socket delays nothing (D53): the message is kept, and a
+//! later message of the same kind replaces it.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -61,7 +61,7 @@ pub(crate) async fn keep_informed() {
     tokio::join!(beats, again);
 }
 
-/// The watchdog's interval, if the watchdog is meant for this process.
+/// Returns the watchdog's interval, if the watchdog is meant for this process.
 fn watchdog() -> Option<Duration> {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));

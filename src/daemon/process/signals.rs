@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The signals that end the daemon, make it reload its configuration, or make it execute the
-//! program at its path.
+//! Receives the signals that end the daemon, make it reload its configuration, or make it execute
+//! the program at its path.
 
 use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's lock, and its socket for wrappers (decision D11).
+//! Takes the daemon's lock, and binds its socket for wrappers (decision D11).
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
@@ -115,7 +115,7 @@ pub(crate) fn asynchronous(listener: UnixListener) -> Result<tokio::net::UnixLis
     Ok(tokio::net::UnixListener::from_std(listener)?)
 }
 
-/// The number of the socket's descriptor, if the service manager passed one. A re-execution keeps
+/// Returns the number of the socket's descriptor, if the service manager passed one. A re-execution keeps
 /// the number.
 pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     let pid = std::env::var("LISTEN_PID").ok()?;
@@ -123,7 +123,7 @@ pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     (pid == std::process::id().to_string() && count == "1").then_some(3)
 }
 
-/// Socket activation: one descriptor, number 3, meant for this pid.
+/// Returns the socket of a socket activation: one descriptor, number 3, meant for this PID.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn from_service_manager() -> Option<UnixListener> {
     let number = number_from_service_manager()?;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration files and the program of this daemon. For a reload it reads the files again,
-//! and reports how they differ from those in force; the daemon's `reload.rs` decides what is
-//! applied.
+//! Keeps the configuration files and the program of this daemon. For a reload it reads the files again, and reports how
+//! they differ from those in force; the daemon's `reload.rs` decides what is applied.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -53,12 +52,12 @@ impl StartedWith {
         }
     }
 
-    /// The version of the state that the next program receives (`handover.rs`).
+    /// Returns the version of the state that the next program receives (`handover.rs`).
     pub(crate) fn state_version(&self) -> u32 {
         self.state_version
     }
 
-    /// The only configuration file to read, if the command line named one.
+    /// Returns the only configuration file to read, if the command line named one.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -84,7 +83,7 @@ impl StartedWith {
         loaded
     }
 
-    /// The keys in `loaded` whose values are not in force.
+    /// Returns the keys in `loaded` whose values are not in force.
     pub(crate) fn changes(&self, loaded: &Loaded) -> Vec<ChangedKey> {
         let needs_restart = |changed: &ChangedKey| changed.effect == Effect::Restart;
         let before = [&self.of_root.borrow()[..], &self.in_force.borrow()].concat();
@@ -108,7 +107,7 @@ impl StartedWith {
         *self.of_root.borrow_mut() = loaded.of_root();
     }
 
-    /// The command that restarts this daemon.
+    /// Returns the command that restarts this daemon.
     pub(crate) fn how_to_restart(&self) -> &'static str {
         match (self.is_supervised, config::is_unprivileged()) {
             (false, _) => "nri-runc nri restart",
@@ -117,7 +116,7 @@ impl StartedWith {
         }
     }
 
-    /// The configuration as `status` shows it; `check` compares it with the files.
+    /// Returns the configuration as `status` shows it; `check` compares it with the files.
     pub(crate) fn in_force(&self, config: &Config) -> ConfigurationInForce {
         let loaded = self.present();
         let mut changed = match loaded.refusal() {
@@ -137,12 +136,12 @@ impl StartedWith {
         }
     }
 
-    /// The file that this process executes, with its state at the start.
+    /// Returns the file that this process executes, with its state at the start.
     pub(crate) fn program(&self) -> &Program {
         &self.program
     }
 
-    /// The supervisor that restarts this process when it ends.
+    /// Returns the supervisor that restarts this process when it ends.
     pub(crate) fn supervisor(&self) -> Option<&'static str> {
         self.is_supervised.then_some("systemd")
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's parent. A wrapper starts the daemon as an orphan, and conmon adopts orphans
+//! Frees conmon of the daemon. A wrapper starts the daemon as an orphan, and conmon adopts orphans
 //! (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has exited, conmon stops adopting
-//! and waits for its remaining children: with the daemon among them it would stay, with its
+//! and waits for its remaining children: with the daemon among them conmon would stay, with its
 //! container's name on its command line, as long as the daemon lives.
 //!
 //! So a small process is placed between them, conmon's child and the daemon's parent: the stand-in.
 //! It exits as soon as conmon stops adopting orphans, and init becomes the daemon's parent. Only an
-//! experiment shows which process adopts orphans, and the stand-in makes one when a container has
+//! experiment shows which process adopts orphans: the stand-in makes an orphan when a container has
 //! exited. It works with any engine, and is not started if init is the daemon's parent anyway.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -40,7 +40,7 @@ impl StandIn {
         Self { wake }
     }
 
-    /// The number of the pipe's descriptor, for the next program.
+    /// Returns the number of the pipe's descriptor, for the next program.
     pub(crate) fn number(&self) -> RawFd {
         self.wake.as_raw_fd()
     }
@@ -80,7 +80,7 @@ fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();
     for (first, last) in [(3, number.saturating_sub(1)), (number + 1, u32::MAX)] {
         if first <= last {
-            // SAFETY: plain system call on numbers; nothing below this function uses them.
+            // SAFETY: plain system call on numbers; no later code of this process uses the descriptors.
             unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
         }
     }
@@ -115,7 +115,7 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Makes an orphan and checks which process adopts it; if that fails, assumes the elder.
+/// Whether `elder` adopts an orphan that this makes; true if the experiment fails.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
     let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };

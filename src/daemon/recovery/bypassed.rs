@@ -431,7 +431,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     daemon.records.put(record)
 }
 
-/// The directory from which the runtime read the document.
+/// Returns the directory from which the runtime read the document.
 fn document_dir(call: &VerbRequest) -> PathBuf {
     match &call.command_line.config {
         Some(file) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After a restart: compares the records of an earlier daemon with the state of the runtime.
+//! Compares, after a restart, the records of an earlier daemon with the state of the runtime.
 //!
 //! First, before any plugin registers, the daemon corrects every record: it rolls back creations that failed, and
 //! records containers that were created, started or updated meanwhile. So plugins are synchronized with the current
@@ -55,7 +55,7 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     unknown
 }
 
-/// All records, oldest first.
+/// Returns all records, oldest first.
 pub(super) fn in_order(daemon: &Daemon) -> Vec<Rc<Container>> {
     let mut records = daemon.records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
@@ -212,7 +212,7 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     own_process::take(daemon, key)
 }
 
-/// The verbs of this container whose runtime process still runs.
+/// Returns the verbs of this container whose runtime process still runs.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -259,7 +259,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }
 
-/// A verb that an earlier daemon decided.
+/// Returns a verb that an earlier daemon decided.
 async fn pending(
     daemon: &Rc<Daemon>,
     record: &Container,

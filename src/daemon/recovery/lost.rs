@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records without a container: an engine that crashed, or failed to call the runtime, abandons a
-//! container without a `delete`. Once the container's bundle and the runtime's state are both gone,
-//! the daemon removes the record and sends plugins the outstanding events. It also ends a pod whose
-//! last container vanished unseen.
+//! Removes records without a container: an engine that crashed, or failed to call the runtime, abandons a container
+//! without a `delete`. Once the container's bundle and the runtime's state are both gone, the daemon removes the record
+//! and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
 //!
 //! Gone means that the kernel reports absence; a folder that cannot be read may exist. Two checks
 //! some time apart must find both gone, so that a creation or removal in progress is not mistaken
@@ -245,7 +244,7 @@ mod tests {
             self.0.path().join(above).join(id)
         }
 
-        /// A daemon with records of these containers, whose init process is `init`.
+        /// Returns a daemon with records of these containers, whose init process is `init`.
         fn daemon(&self, ids: &[&str], init: Option<u32>) -> Rc<Daemon> {
             let config = Config { run_dir: self.0.path().join("run"), ..Config::default() };
             let host = config.host();

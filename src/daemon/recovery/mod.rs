@@ -4,8 +4,8 @@
 //! lost (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without a call
 //! (`lost.rs`), containers that the plain runtime made (`node_scope.rs`).
 //!
-//! It never asks a plugin about a past event. It imports `bundle`, `lifecycle`, `shared`, `pods`, `request`, `resources`,
-//! `runtime` and `watch`.
+//! This module never asks a plugin about a past event. It imports `bundle`, `lifecycle`, `shared`, `pods`, `request`,
+//! `resources`, `runtime` and `watch`.
 
 pub(crate) mod bypassed;
 pub(crate) mod catch_up;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that the plain runtime made, before the installation or for another handler: with
-//! `[nri] scope = "node"` plugins receive them too (D65). The daemon watches the runtimes' state
-//! directories, finds the containers there, and describes them from their bundles and the engines'
-//! records like any other. Synchronize, updates and evictions include them, and plugins receive
-//! their end. No plugin receives their CreateContainer, because it is too late to adjust them;
-//! connected plugins receive PostCreateContainer.
+//! Finds containers that the plain runtime made, before the installation or for another handler: with `[nri] scope =
+//! "node"` plugins receive them too (D65). The daemon watches the runtimes' state directories, finds the containers
+//! there, and describes them from their bundles and the engines' records like any other. Synchronize, updates and
+//! evictions include them, and plugins receive their end. No plugin receives their CreateContainer, because it is too
+//! late to adjust them; connected plugins receive PostCreateContainer.
 //!
-//! It never changes such a container, and never blocks the loop on a file that an engine placed.
+//! This module never changes such a container, and never blocks the loop on a file that an engine placed.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -375,7 +374,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
     all
 }
 
-/// The folders of the state directories that belong to no container on record.
+/// Returns the folders of the state directories that belong to no container on record.
 async fn unknown_folders(daemon: &Rc<Daemon>) -> Result<Vec<ContainerKey>> {
     let config = Config::clone(&daemon.config());
     let list = move || rediscover::list(&rediscover::roots(&config)?, limits::RUNTIME_FOLDERS);
@@ -460,7 +459,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     !all.is_empty()
 }
 
-/// The number of containers of the plain runtime that plugins do not receive, for `check`.
+/// Returns the number of containers of the plain runtime that plugins do not receive, for `check`.
 ///
 /// # Errors
 /// Fails when the state directories cannot be read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The notes that wrappers write to a folder of the run directory.
+//! Reads the notes that wrappers write to a folder of the run directory.
 
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,7 @@ impl From<WrittenBytes> for NoteBytes {
     }
 }
 
-/// The notes in this folder, oldest first. Partial files of killed wrappers are removed.
+/// Returns the notes in this folder, oldest first. Partial files of killed wrappers are removed.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.
@@ -94,10 +94,9 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 const NO_NOTE: &str =
     "the daemon was away, and its note was not kept, as notes have a limit of number and bytes";
 
-/// If notes are missing (the wrappers removed them or did not write them, because their number and size are limited,
-/// and counted them), reports that and starts a search for their containers (`enabled.rs`);
-/// returns whether any are missing. The search finds the containers that the runtimes' state shows,
-/// but no updates of resources.
+/// Reports missing notes, and requests a search for their containers (`enabled.rs`); returns whether any are
+/// missing. Wrappers count the notes that they remove or do not write because the number and size of notes are
+/// limited. The search finds the containers that the runtimes' state shows, but no updates of resources.
 pub(crate) fn report_dropped(daemon: &Daemon) -> bool {
     let file = daemon.config().run_dir.join(BYPASSED_DIR).join(DROPPED_NOTES);
     let Some(count) = files::read_count(&file) else { return false };

@@ -71,7 +71,7 @@ pub(super) struct RediscoveredContainer {
 }
 
 impl RediscoveredContainer {
-    /// The container's root and ID.
+    /// Returns the container's root and ID.
     pub(super) fn key(&self) -> &ContainerKey {
         &self.record.key
     }
@@ -202,13 +202,13 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     Ok(all)
 }
 
-/// Device and inode of a folder (its paths may be several, if /var/run is a link), else its path.
+/// Returns the folder's device and inode (it may have several paths, if /var/run is a link), else its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
     let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
     std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)
 }
 
-/// The folders in which state directories appear: for a namespace of containerd, or for Docker.
+/// Returns the folders in which state directories appear: for a namespace of containerd, or for Docker.
 pub(super) fn above_roots(config: &Config) -> Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     for pattern in usual(config) {
@@ -297,7 +297,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The folders that match a path with at most one `*` in each name.
+/// Returns the folders that match a path with at most one `*` in each name.
 fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![PathBuf::from("/")];
     for part in pattern.components().skip(1) {
@@ -395,7 +395,7 @@ fn calls_our_hook(host: &Host, document: &[u8]) -> bool {
     hooks.filter_map(|hook| hook["path"].as_str()).any(|path| is_us(host, path))
 }
 
-/// The call that would have created the container.
+/// Returns the call that would have created the container.
 fn call(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -444,7 +444,7 @@ fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     all.find(is_meant).map_or(usual, Ok)
 }
 
-/// The engine's variables, from the environment of its monitor.
+/// Returns the engine's variables, from the environment of its monitor.
 fn variables(host: &Host, pid: u32) -> Result<Vec<(String, OsString)>> {
     Ok(crate::procfs::variables(host, pid, &ENGINE_VARIABLES)?)
 }
@@ -483,7 +483,7 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     words.next().map(std::borrow::Cow::into_owned)
 }
 
-/// The state directory as spelled on conmon's command line, if it is the same directory.
+/// Returns the state directory as spelled on conmon's command line, if it is the same directory.
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));

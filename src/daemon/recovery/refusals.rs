@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers refused while the daemon was down or silent: each left a record in
+//! Handles calls that wrappers refused while the daemon was down or silent: each left a record in
 //! `RUN_DIR/refused/`. The daemon logs them, counts them among the failures of `status` and shows
 //! them in the container's `explain`, like its own refusals.
 

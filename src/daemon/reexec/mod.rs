@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon executes the program that now lies at its path, in the same process (D42). Sockets, plugin connections,
+//! Executes the program that now lies at the daemon's path, in the same process (D42). Sockets, plugin connections,
 //! launched plugins and watched processes stay, and the next program continues from the state that this one leaves in a
 //! memory file.
 //!
-//! The daemon first asks the other program whether it can continue, stops reading requests of
-//! plugins, and answers those that it has read. Then it holds new requests of wrappers and new
-//! connections of plugins, and finishes the
+//! The daemon first asks the other program whether it can continue, stops reading requests of plugins, and answers
+//! those that it has read. Then it holds new requests of wrappers and new connections of plugins, and finishes the
 //! requests in flight. Once idle, it writes the state and executes the program in one step, in which no other task
 //! runs. Until that step nothing has changed, and a failure leaves the daemon as it was.
 //!
-//! It never ends the connection of a synchronized plugin; a plugin that takes too long to register
-//! or be synchronized must reconnect. No wrapper waits for unprompted requests of plugins, and
-//! every wait is bounded. It imports `shared`,
-//! `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
+//! This module never ends the connection of a synchronized plugin; a plugin that takes too long to register or be
+//! synchronized must reconnect. No wrapper waits for unprompted requests of plugins, and every wait is bounded. It
+//! imports `shared`, `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
 mod quiet;

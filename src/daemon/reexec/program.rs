@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program that now lies at the daemon's path: checks whether it can continue from this
-//! daemon's state, and executes it.
+//! Checks whether the program that now lies at the daemon's path can continue from this daemon's
+//! state, and executes it.
 
 use std::ffi::{CString, OsStr};
 use std::os::fd::RawFd;
@@ -27,14 +27,14 @@ pub(super) struct Program {
     state_version: u32,
 }
 
-/// The version of this program and the states from which it can continue, as reported to the daemon
+/// Returns the version of this program and the states from which it can continue, as reported to the daemon
 /// that it may replace.
 pub(crate) fn abilities() -> Value {
     json!({"version": env!("CARGO_PKG_VERSION"), "states": STATE_VERSIONS})
 }
 
 impl Program {
-    /// The file at the path from which this daemon was started.
+    /// Returns the file at the path from which this daemon was started.
     pub(super) fn find(started_with: &StartedWith) -> Result<Self> {
         let path = Some(started_with.program().path.clone()).filter(|path| path.is_absolute());
         let path = path.ok_or_else(|| Error::new("the path of the daemon's program is unknown"))?;

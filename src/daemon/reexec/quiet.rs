@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
+//! Determines whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
 //! process has no other child. Then the records and the plugins' connections are the complete state.
 
 use std::io;
@@ -54,7 +54,7 @@ fn has_other_children(daemon: &Daemon) -> bool {
     pids.filter_map(|pid| pid.parse().ok()).any(|pid: i32| !plugins.contains(&pid))
 }
 
-/// The children of this process: each thread lists the children that it started.
+/// Returns the children of this process: each thread lists the children that it started.
 fn children() -> io::Result<Vec<String>> {
     let mut children = Vec::new();
     for thread in presence::entries(Path::new("/proc/self/task"))? {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's state as the next program reads it. Records are on disk; this holds what is only in
-//! memory: descriptors by number, the plugins' connections, and the subjects that each plugin
-//! knows. A program skips members that it does not know, and uses defaults for missing ones.
+//! Defines the daemon's state as the next program reads it. Records are on disk; this holds what is
+//! only in memory: descriptors by number, the plugins' connections, and the subjects that each
+//! plugin knows. A program skips members that it does not know, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -80,7 +80,7 @@ pub(super) struct SavedInit {
 }
 
 impl SavedDaemon {
-    /// Every descriptor that the state names.
+    /// Returns every descriptor that the state names.
     pub(super) fn descriptors(&self) -> Vec<RawFd> {
         let plugins = self.plugins.iter().flat_map(|saved| {
             let output = saved.plugin.process.as_ref().and_then(|process| process.output);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One registered plugin: whether it is synchronized, the pods and containers that it knows, the
-//! events queued until it is synchronized, and its pending requests.
+//! Keeps the state of one registered plugin: whether it is synchronized, the pods and containers
+//! that it knows, the events queued until it is synchronized, and its pending requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -38,7 +38,7 @@ impl Subject {
         }
     }
 
-    /// The ID, as plugins know it.
+    /// Returns the ID, as plugins know it.
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Pod(id) | Self::Container(ContainerKey { id, .. }) => id,
@@ -109,17 +109,17 @@ impl ConnectedPlugin {
         self
     }
 
-    /// The plugin's connection.
+    /// Returns the plugin's connection.
     pub(crate) fn connection(&self) -> &Plugin {
         &self.chained.plugin
     }
 
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         self.chained.id()
     }
 
-    /// The plugin's PID, if the kernel shows one.
+    /// Returns the plugin's PID, if the kernel shows one.
     pub(crate) fn pid(&self) -> Option<i32> {
         self.connection().pid()
     }
@@ -149,7 +149,7 @@ impl ConnectedPlugin {
         self.connection().closed().await
     }
 
-    /// The plugin's state; before its registration, `roster.rs` reports `registering` and `configuring`.
+    /// Returns the plugin's state; before its registration, `roster.rs` reports `registering` and `configuring`.
     pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
             _ if self.connection().is_gone() => PluginState::Gone,
@@ -164,7 +164,7 @@ impl ConnectedPlugin {
         self.replaces.is_some()
     }
 
-    /// The PID of the connection that the plugin replaces.
+    /// Returns the PID of the connection that the plugin replaces.
     pub(super) fn replaced_pid(&self) -> Option<i32> {
         self.replaces.flatten()
     }
@@ -179,7 +179,7 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Gone || self.connection().is_gone()
     }
 
-    /// Whether the plugin's connection broke after it was synchronized, and it was not removed yet.
+    /// Whether the plugin's connection broke after it was synchronized, and the plugin was not removed yet.
     pub(super) fn is_lost(&self) -> bool {
         self.phase.get() == Phase::Synchronized && self.connection().is_gone()
     }
@@ -189,7 +189,7 @@ impl ConnectedPlugin {
         self.phase.get() == Phase::Synchronizing && !self.connection().is_gone()
     }
 
-    /// Every pod and container that the plugin knows.
+    /// Returns every pod and container that the plugin knows.
     pub(crate) fn known(&self) -> Vec<Subject> {
         self.known.borrow().iter().cloned().collect()
     }
@@ -281,7 +281,7 @@ impl ConnectedPlugin {
         }
     }
 
-    /// The number of queued events.
+    /// Returns the number of queued events.
     pub(super) fn backlog(&self) -> usize {
         self.backlog.borrow().events.len()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which plugins subscribed to events of the extension, and how they handle each `exec`. It sends nothing to plugins.
+//! Finds the plugins that subscribed to the extension's events, and how they handle each `exec`. It sends nothing.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ impl FormerExecs {
         !self.left().is_zero()
     }
 
-    /// The remaining time for these plugins to return.
+    /// Returns the remaining time for these plugins to return.
     pub(crate) fn left(&self) -> Duration {
         let until = self.expected.get();
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
@@ -53,7 +53,7 @@ impl FormerExecs {
 }
 
 impl Registry {
-    /// The synchronized plugins that know a container and subscribed to an event of the extension, in order.
+    /// Returns the synchronized plugins that know a container and subscribed to an event of the extension, in order.
     pub(crate) fn extended(&self, event: ExtensionEvent, key: &ContainerKey) -> Subscribers {
         let subject = Subject::Container(key.clone());
         let connected = self.connected.borrow();
@@ -63,7 +63,7 @@ impl Registry {
         connected.iter().filter(takes).collect()
     }
 
-    /// How the synchronized plugins together handle each exec.
+    /// Returns how the synchronized plugins together handle each exec.
     pub(crate) fn exec_interest(&self) -> PluginExecs {
         let is_expected = self.returning.execs.are_expected();
         let mut wanted = PluginExecs { asks: is_expected, protects: is_expected, notes: false };

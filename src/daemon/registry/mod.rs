@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The registered plugins: which plugin receives which event, in which order, and which pods and
-//! containers each knows. `chain` sends the requests.
+//! Keeps the registered plugins, and decides which receive an event, in which order, by the pods
+//! and containers that each knows. `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
 //! No event waits for a plugin that is still being synchronized: events are queued for it and sent
 //! afterwards.
 //!
-//! It never accepts a connection and changes no record. It imports `watch`.
+//! This module never accepts a connection and changes no record. It imports `watch`.
 
 pub(crate) mod connected;
 pub(crate) mod extension;
@@ -113,7 +113,7 @@ impl Registry {
         }
     }
 
-    /// The operator's default validator, from the configuration in force.
+    /// Returns the operator's default validator, from the configuration in force.
     pub(crate) fn builtin(&self) -> Rc<DefaultValidator> {
         Rc::clone(&self.builtin.borrow())
     }
@@ -130,17 +130,17 @@ impl Registry {
         }
     }
 
-    /// The operator's rules.
+    /// Returns the operator's rules.
     pub(crate) fn rules(&self) -> Rc<Rules> {
         Rc::clone(&self.rules.borrow())
     }
 
-    /// The operator's injections.
+    /// Returns the operator's injections.
     pub(crate) fn injections(&self) -> Rc<Injections> {
         Rc::clone(&self.injections.borrow())
     }
 
-    /// The connected plugins from which the rules hide this pod, each with the rule.
+    /// Returns the connected plugins from which the rules hide this pod, each with the rule.
     pub(crate) fn hidden_from(&self, pod: &RuledPod) -> Vec<HiddenFrom> {
         let rules = self.rules();
         if !rules.hides_anything() {
@@ -155,17 +155,17 @@ impl Registry {
         hidden.collect()
     }
 
-    /// Every connected plugin, in order.
+    /// Returns every connected plugin, in order.
     pub(crate) fn connected(&self) -> Vec<Rc<ConnectedPlugin>> {
         self.connected.borrow().clone()
     }
 
-    /// Every synchronized plugin, in order.
+    /// Returns every synchronized plugin, in order.
     pub(crate) fn synchronized(&self) -> Vec<Rc<ChainedPlugin>> {
         self.connected.synchronized()
     }
 
-    /// Every connection that is shut down when the daemon ends.
+    /// Returns every connection that is shut down when the daemon ends.
     pub(crate) fn all_connections(&self) -> Vec<Rc<ConnectedPlugin>> {
         let mut all = self.connected();
         all.extend(self.replaced.borrow().iter().cloned());
@@ -177,7 +177,7 @@ impl Registry {
         !self.replaced.borrow().is_empty()
     }
 
-    /// The number of plugins; a plugin and the connection that is about to replace it count as one.
+    /// Returns the number of plugins; a plugin and the connection that is about to replace it count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
         let ids: HashSet<String> = connected.iter().map(|plugin| plugin.id()).collect();
@@ -191,7 +191,7 @@ impl Registry {
         connected.iter().find(|plugin| plugin.id() == id && !plugin.is_gone()).cloned()
     }
 
-    /// The earlier, synchronized connection that `plugin` is about to replace.
+    /// Returns the earlier, synchronized connection that `plugin` is about to replace.
     pub(crate) fn predecessor(&self, plugin: &ConnectedPlugin) -> Option<Rc<ConnectedPlugin>> {
         let connected = self.connected.borrow();
         let old = connected.iter().find(|old| is_predecessor(old, plugin) && old.is_synchronized());
@@ -205,7 +205,7 @@ impl Registry {
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Missing plugins that were connected before this daemon, or that the operator names.
+    /// Returns missing plugins that were connected before this daemon, or that the operator names.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
@@ -243,20 +243,20 @@ impl Registry {
         }
     }
 
-    /// The rows of `nri-runc nri plugins`.
+    /// Returns the rows of `nri-runc nri plugins`.
     pub(crate) fn rows(&self) -> Vec<PluginRow> {
         self.roster.rows(&self.connected())
     }
 
-    /// Every plugin that is or recently was connected, as `NN-name`.
+    /// Returns every plugin that is or recently was connected, as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
         self.rows().iter().map(PluginRow::id).collect()
     }
 
-    /// The output of a launched plugin, for `nri-runc nri plugins --logs`.
+    /// Returns the output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
-    /// One line if no launched plugin is meant.
+    /// Fails with one line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
         let ids: Vec<String> = connected.iter().map(|plugin| plugin.id()).collect();
@@ -353,7 +353,7 @@ impl Registry {
         self.ending.borrow_mut().remove(subject);
     }
 
-    /// Every synchronized plugin, for a request that may involve all of them.
+    /// Returns every synchronized plugin, for a request that may involve all of them.
     pub(crate) fn participants(&self) -> Subscribers {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that connected as a plugin, and whether it may be that plugin: by its user (D11), by its
+//! Decides whether the process that connected as a plugin may be that plugin: by its user (D11), by its
 //! origin (`[plugin.NAME] from`, D44), and unless a plugin file has the name (D55). The facts are kept with
 //! the plugin, because a reload may change the result. Other modules collect the facts.
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities that belong to files in `plugin_path` (D55). While the file `NN-name` exists, only
-//! the process that the daemon started from it may be that plugin; if the bare name is required,
-//! only launched processes satisfy the requirement. `[plugin.NAME] displace = "any"` lets other
-//! processes have the identity.
+//! Keeps the identities that belong to files in `plugin_path` (D55). While the file `NN-name` exists, only the process
+//! that the daemon started from it may be that plugin; if the bare name is required, only launched processes satisfy
+//! the requirement. `[plugin.NAME] displace = "any"` lets other processes have the identity.
 //!
 //! "No such file" and "unknown" are different results: if the folder becomes unreadable, known
 //! identities stay known, and until it was read once, any identity may belong to a file.
@@ -84,8 +83,8 @@ impl Registry {
         })
     }
 
-    /// A synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name belongs
-    /// to a file.
+    /// Returns a synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name
+    /// belongs to a file.
     pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
         let connected = self.synchronized();
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recordings: every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
-//! whose reader is too slow is ended, so a recording never delays a container. Without a reader,
-//! nothing is recorded.
+//! Records every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
+//! whose reader is too slow is ended, so a recording never delays a container. Without a reader, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -88,7 +87,7 @@ impl Recorders {
         self.send(&line);
     }
 
-    /// The number of the request that was recorded last; `None` while nothing is recorded.
+    /// Returns the number of the request that was recorded last; `None` while nothing is recorded.
     pub(crate) fn last(&self) -> Option<u64> {
         self.is_on().then(|| self.count.get())
     }
@@ -122,7 +121,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// The next line; `None` once the recording has ended and all lines are read.
+    /// Returns the next line; `None` once the recording has ended and all lines are read.
     pub(crate) async fn next(&mut self) -> Option<Rc<str>> {
         let line = self.lines.recv().await?;
         self.queued.set(self.queued.get().saturating_sub(line.len()));
@@ -142,8 +141,7 @@ struct Listener {
 }
 
 impl Listener {
-    /// Queues a line; returns whether there was space and a reader. Into an empty queue a line of
-    /// any length fits.
+    /// Queues a line; returns whether there was space and a reader. An empty queue takes a line of any length.
     fn takes(&self, line: &Rc<str>) -> bool {
         let waiting = self.queued.get();
         let bytes = waiting + line.len();

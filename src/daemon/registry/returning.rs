@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins for which creates wait after a daemon start (D14), and the wait. `connections` decides which plugins
-//! these are.
+//! Keeps the plugins for which creates wait after a daemon start (D14), and waits for them. `connections` decides
+//! which plugins these are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,7 +173,7 @@ impl ReturningPlugins {
         if is_waiting { Vec::new() } else { self.late(is_present) }
     }
 
-    /// Expected plugins that are not present and may still return.
+    /// Returns expected plugins that are not present and may still return.
     fn late(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let expected = self.expected.borrow();
         let late = expected

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows of `plugins`: registered plugins, plugins in their handshake, and recently disconnected
-//! plugins. It only stores them; `connections` decides which plugins may register.
+//! Keeps the rows of `plugins`: registered plugins, plugins in their handshake, and recently
+//! disconnected plugins. It only stores them; `connections` decides which plugins may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -62,7 +62,7 @@ impl LaunchRecord {
         self.resumes(file, self.starts.get() + 1, log);
     }
 
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }
@@ -79,7 +79,7 @@ impl LaunchRecord {
         self.start_failure.replace(failure);
     }
 
-    /// The reason why the current run is older than its file, if it is.
+    /// Returns the reason why the current run is older than its file, if it is.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -103,7 +103,7 @@ impl LaunchRecord {
         self.again_at.set(Some(Instant::now() + pause));
     }
 
-    /// The output of the current run and of the previous one, the older first.
+    /// Returns the output of the current run and of the previous one, the older first.
     fn output(&self) -> PluginOutput {
         let (log, before) = (self.log.borrow(), self.log_before.borrow());
         let runs = [before.as_ref(), log.as_ref()].into_iter().flatten().map(|log| {
@@ -184,7 +184,7 @@ impl Roster {
         record
     }
 
-    /// The output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
+    /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
     /// either.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// The plugins that disconnected within the last hour, and all that were disconnected for
+    /// Returns the plugins that disconnected within the last hour, and all that were disconnected for
     /// time-outs and have not reconnected.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
@@ -325,7 +325,7 @@ impl Roster {
         self.unregistered.borrow().iter().any(|plugin| plugin.strong_count() > 0)
     }
 
-    /// The file of a launched plugin, and its number of starts.
+    /// Returns the file of a launched plugin, and its number of starts.
     pub(crate) fn launched_file(&self, id: &str) -> Option<(PluginFile, u64)> {
         let launches = self.launches.borrow();
         let mut launches = launches.iter().filter_map(Weak::upgrade);
@@ -334,14 +334,14 @@ impl Roster {
         Some((file, record.starts.get()))
     }
 
-    /// Launched plugins that run an older file or configuration than on disk, with the reasons.
+    /// Returns launched plugins that run an older file or configuration than on disk, with the reasons.
     pub(crate) fn outdated(&self) -> Vec<(String, String)> {
         let launches = self.launches.borrow();
         let launched = launches.iter().filter_map(Weak::upgrade);
         launched.filter_map(|record| Some((record.id(), record.outdated()?))).collect()
     }
 
-    /// All rows: connected plugins first, in order.
+    /// Returns all rows: connected plugins first, in order.
     pub(super) fn rows(&self, connected: &[Rc<ConnectedPlugin>]) -> Vec<PluginRow> {
         let mut rows: Vec<PluginRow> =
             connected.iter().map(|plugin| row(plugin, plugin.state())).collect();
@@ -373,13 +373,13 @@ fn is_named(id: &str, name: &str) -> bool {
     id.split_once('-').is_some_and(|(_, rest)| rest == name)
 }
 
-/// The row of a plugin with no further data.
+/// Returns the row of a plugin with no further data.
 fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> PluginRow {
     let (index, name) = (index.to_owned(), name.to_owned());
     PluginRow { index, name, state, launched, ..PluginRow::default() }
 }
 
-/// The row of a plugin that has just disconnected.
+/// Returns the row of a plugin that has just disconnected.
 fn gone(row: PluginRow, why: &str) -> PluginRow {
     let at = now();
     let (gone_at, gone_time, reason) = (Some(at), rfc3339_nanos(at), Some(why.to_owned()));

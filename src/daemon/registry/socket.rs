@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin socket: the process that listens on it, and since when.
+//! Keeps the state of the plugin socket: the process that listens on it, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -38,7 +38,7 @@ pub(crate) struct SavedSocket {
 }
 
 impl PluginSocket {
-    /// The socket's current state.
+    /// Returns the socket's current state.
     pub(crate) fn save(&self) -> SavedSocket {
         let file = self.file.get();
         SavedSocket {
@@ -56,12 +56,12 @@ impl PluginSocket {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
 
-    /// `open`, or the reason why plugins cannot connect, in one line.
+    /// Returns `open`, or the reason why plugins cannot connect, in one line.
     pub(crate) fn line(&self) -> String {
         self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
     }
 
-    /// The state for scripts.
+    /// Returns the state for scripts.
     pub(crate) fn state(&self, path: &Path) -> SocketState {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {

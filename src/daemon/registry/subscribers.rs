@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins that one request involves, chosen when the request begins. A plugin that is replaced
-//! meanwhile still answers the request (D41). This module sends nothing to plugins.
+//! Keeps the plugins that one request involves, chosen when the request begins. A plugin that is
+//! replaced meanwhile still answers the request (D41). This module sends nothing to plugins.
 
 use std::ops::Deref;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The takeovers of each plugin's place within the last minute, and the pods whose process was
-//! replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each other.
-//! This module only stores them; `connections` refuses newcomers.
+//! Keeps the takeovers of each plugin's place within the last minute, and the pods whose process
+//! was replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each
+//! other. This module only stores them; `connections` refuses newcomers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process was replaced since no process had the identity.
+    /// Pods whose process was replaced since the identity was last unused.
     displaced: VecDeque<String>,
     /// Time of the last refusal that was logged.
     logged: Option<Instant>,
@@ -48,8 +48,8 @@ impl Takeovers {
         }
     }
 
-    /// Whether the place of `id` was taken over so often recently that two processes must be
-    /// replacing each other.
+    /// Whether the place of `id` was taken over [`MOST`] times recently, so that two processes must
+    /// be replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
         let Some(history) = places.get_mut(id) else { return false };
@@ -119,12 +119,12 @@ impl History {
     }
 }
 
-/// The reason for ending a connection that `plugin` replaced.
+/// Returns the reason for ending a connection that `plugin` replaced.
 pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.pid()))
 }
 
-/// A process as operators see it; the kernel does not show one in another PID namespace.
+/// Returns a process as operators see it; the kernel does not show one in another PID namespace.
 pub(crate) fn process_name(pid: Option<i32>) -> String {
     match pid.filter(|pid| *pid > 0) {
         Some(pid) => format!("process {pid}"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The times in a plugin's row of `plugins`: its limits, its response times, its Synchronize.
+//! Fills in the times in a plugin's row of `plugins`: its limits, its response times, its Synchronize.
 
 use std::time::Duration;
 
 use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
-/// The time limits of the plugin's requests. Without `sync_timeout`, each request of a Synchronize
+/// Returns the time limits of the plugin's requests. Without `sync_timeout`, each request of a Synchronize
 /// has the limit of any other.
 pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     TimeLimits {
@@ -15,7 +15,7 @@ pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     }
 }
 
-/// A plugin's response times, compared with its limit.
+/// Returns a plugin's response times, compared with its limit.
 pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     let times = plugin.answer_times()?;
     Some(AnswerRow {

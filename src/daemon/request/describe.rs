@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod and container of a call, rebuilt from the document in the bundle, the calling processes and the engine's
+//! Rebuilds the pod and container of a call from the document in the bundle, the calling processes and the engine's
 //! files. Claims about the container's identity are checked against the configuration and the known pods.
 
 use std::path::Path;
@@ -22,7 +22,7 @@ pub(crate) struct Description {
     pub(crate) role: Role,
     pub(crate) pod: api::PodSandbox,
     pub(crate) container: api::Container,
-    /// The engine's resources, as in the document (E of D21).
+    /// The engine's resources, as in the document.
     pub(crate) resources: Map<String, Value>,
     /// A path that exists as long as the pod does, for a pod whose end no call marks.
     pub(crate) lives_with: Option<String>,

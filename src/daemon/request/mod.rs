@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A wrapper's request, decoded: its container, bundle and flags (`mod.rs`, with the wrapper's
-//! command line parser), its engine and pod (`describe.rs`), and the container's
-//! first record (`record.rs`).
+//! Decodes a wrapper's request: its container, bundle and flags (`mod.rs`, with the wrapper's command line parser), its
+//! engine and pod (`describe.rs`), and the container's first record (`record.rs`).
 //!
-//! It never asks a plugin and writes nothing. It imports `shared`.
+//! This module never asks a plugin and writes nothing. It imports `shared`.
 
 pub(crate) mod describe;
 pub(crate) mod record;
@@ -30,17 +29,17 @@ pub(crate) struct ReceivedQuestion {
 }
 
 impl ReceivedQuestion {
-    /// A request with its descriptors.
+    /// Creates a request with its descriptors.
     pub(crate) fn new(question: WrapperRequest, descriptors: Vec<(Attached, OwnedFd)>) -> Self {
         Self { question, descriptors }
     }
 
-    /// A request without descriptors.
+    /// Creates a request without descriptors.
     pub(crate) fn alone(question: WrapperRequest) -> Self {
         Self { question, descriptors: Vec::new() }
     }
 
-    /// A descriptor of the request.
+    /// Returns a descriptor of the request.
     pub(crate) fn descriptor(&self, what: Attached) -> Option<&OwnedFd> {
         self.descriptors.iter().find(|(kind, _)| *kind == what).map(|(_, fd)| fd)
     }
@@ -90,22 +89,22 @@ impl VerbRequest {
         &self.received.question
     }
 
-    /// The verb's name, as counted in `status`.
+    /// Returns the verb's name, as counted in `status`.
     pub(crate) fn verb(&self) -> &'static str {
         self.command_line.verb.name()
     }
 
-    /// The wrapper's process.
+    /// Returns the wrapper's process.
     pub(crate) fn process(&mut self) -> Option<OwnedFd> {
         self.received.take(Attached::Process)
     }
 
-    /// The process that an `exec` is about to start.
+    /// Returns the process that an `exec` is about to start.
     pub(crate) fn take_later(&mut self) -> Option<LaterProcess> {
         self.received.question.later.take()
     }
 
-    /// Command lines of the caller and of its parent, which identify an engine.
+    /// Returns the command lines of the caller and of its parent, which identify an engine.
     ///
     /// # Errors
     /// Fails when they cannot be read.
@@ -114,7 +113,7 @@ impl VerbRequest {
             .doing(|| "reading the command line of the engine")
     }
 
-    /// The arguments between argv[0] and the verb.
+    /// Returns the arguments between argv[0] and the verb.
     pub(crate) fn global_flags(&self) -> Vec<String> {
         let end = self.command_line.verb_index.unwrap_or(1).max(1);
         self.question().argv[1..end].iter().map(lossy).collect()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first record of a container: the data of the call, the bundle and the engine.
+//! Builds a container's first record from the data of the call, the bundle and the engine.
 
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::Description;
@@ -11,7 +11,7 @@ use crate::state::{
     CompactObject, Container, InFlight, Lifecycle, Pending, RuntimeCall, SCHEMA, Skipped,
 };
 
-/// A new record from the call, the bundle and the engine.
+/// Creates a new record from the call, the bundle and the engine.
 pub(crate) fn new_record(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -36,7 +36,7 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
         description.contradictions.iter().map(|what| not_believed(what)).collect();
 }
 
-/// A new record from the call alone.
+/// Creates a new record from the call alone.
 pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     // USER matters only for the root, which is in the key.
     let variables = call.question().variables.iter().filter(|(name, _)| name != "USER");
@@ -66,12 +66,12 @@ pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
     }
 }
 
-/// A rejected claim about the container's identity, for `explain`.
+/// Returns a rejected claim about the container's identity, for `explain`.
 fn not_believed(what: &str) -> Skipped {
     Skipped { plugin: String::new(), reason: format!("identity: {}", quoted(what)) }
 }
 
-/// The pod as plugins know it, else as this call describes it.
+/// Returns the pod as plugins know it, else as this call describes it.
 pub(crate) fn known_pod(daemon: &Daemon, description: &Description) -> api::PodSandbox {
     let known = daemon.pod_notification(Event::CreateContainer, &description.pod.id);
     known.map_or_else(|| description.pod.clone(), |known| known.pod)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources that an engine requests by `update`.
+//! Reads the resources that an engine requests by `update`.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use crate::limits;
 use crate::runtime::RuntimeKind;
 use crate::spec::flags;
 
-/// The requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
+/// Returns the requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
 /// if they cannot be parsed, because then the runtime reports the error.
 ///
 /// # Errors

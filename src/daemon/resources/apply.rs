@@ -278,7 +278,7 @@ pub(crate) async fn at_birth(
     Ok(())
 }
 
-/// The container, if it can be updated now.
+/// Returns the container, if it can be updated now.
 pub(crate) fn living(daemon: &Daemon, key: &ContainerKey) -> Result<Rc<Container>> {
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
@@ -449,7 +449,7 @@ fn rewrite_in(daemon: &Daemon, record: &Container, cgroups: &Cgroups, part: &Blo
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
-/// The writes that put `part` in force again; `tried` is an update that failed.
+/// Returns the writes that put `part` in force again; `tried` is an update that failed.
 fn rewrites(
     daemon: &Daemon,
     record: &Container,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Block I/O and RDT classes of running containers: the values of a class, and the move into another RDT group, which
-//! no runtime offers.
+//! Applies block I/O and RDT classes to running containers: the values of a class, and the move into another RDT
+//! group, which no runtime offers.
 //!
 //! The container's message keeps the name of a class that a plugin set, so that the move can be repeated. This module
 //! never creates a group, and asks no plugin. It removes a group that the runtime made for a container whose creation
@@ -32,7 +32,7 @@ pub(crate) const FIELD: &str = "linux.intelRdt.closID";
 /// The RDT class's field name among the owners.
 const RDT: &str = "RdtClass";
 
-/// A plugin's resources as an overlay, with its classes resolved.
+/// Returns a plugin's resources as an overlay, with its classes resolved.
 pub(crate) fn overlay_of(
     daemon: &Daemon,
     id: &str,
@@ -100,7 +100,7 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// The group that the runtime will create, because a plugin set it and it does not exist yet.
+/// Returns the group that the runtime will create, because a plugin set it and it does not exist yet.
 pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
     let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
     let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);
@@ -125,7 +125,7 @@ pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// The move as `explain` shows it.
+/// Returns the move as `explain` shows it.
 pub(crate) fn change(
     before: Option<String>,
     class: Option<&String>,
@@ -142,7 +142,7 @@ pub(crate) fn change(
     })
 }
 
-/// The container's cgroups, if no other process is in them.
+/// Returns the container's cgroups, if no other process is in them.
 fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     let mut found = None;
     if route::has_known_cgroups(record) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drift: values owned by plugins and injections that are no longer in force in the kernel, because another process
-//! wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's request, and
-//! periodically if configured.
+//! Finds drift: values owned by plugins and injections that are no longer in force in the kernel, because another
+//! process wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's
+//! request, and periodically if configured.
 //!
 //! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is reported but never
 //! counts as a difference. Updates of a container wait only while a difference is confirmed.
@@ -88,7 +88,7 @@ pub(crate) struct Drifts {
     compared: usize,
     /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// Where the resources are written, if one container was checked.
+    /// The place where the resources are written, if one container was checked.
     pub(super) place: Option<ResourcePlace>,
 }
 
@@ -103,7 +103,7 @@ impl Drifts {
         self.compared += other.compared;
     }
 
-    /// The answer to an operator.
+    /// Returns the answer to an operator.
     pub(crate) fn into_answer(mut self) -> DriftAnswer {
         let more = self.rows.len().saturating_sub(limits::DRIFTS);
         self.rows.truncate(limits::DRIFTS);
@@ -406,7 +406,7 @@ fn refused(why: &std::io::Error) -> UpdateError {
     UpdateError::refused(format!("the runtime's state cannot be read: {}", in_our_words(why)))
 }
 
-/// A resource limit of a document as `SOFT:HARD`.
+/// Returns a resource limit of a document as `SOFT:HARD`.
 fn limit(value: &Value) -> String {
     let one = |name: &str| match value[name].as_u64() {
         None | Some(u64::MAX) => "unlimited".to_owned(),
@@ -471,7 +471,7 @@ mod tests {
             place
         }
 
-        /// The container's CPUs, on both kinds of cgroups.
+        /// Returns the container's CPUs, on both kinds of cgroups.
         fn each() -> [Self; 2] {
             let v1 = Self::new(V1, "2:cpuset:/k/c\n", "/sys/fs/cgroup/cpuset/k/c");
             [v1, Self::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reasons why a container was not updated.
+//! Defines the reasons why a container was not updated.
 
 use std::fmt;
 use std::time::Duration;
@@ -87,12 +87,12 @@ impl fmt::Display for Refusal {
 }
 
 impl UpdateError {
-    /// A refusal of the whole update.
+    /// Creates a refusal of the whole update.
     pub(crate) fn refused(why: impl fmt::Display) -> Self {
         Self::Refused(Refusal { field: None, why: why.to_string() })
     }
 
-    /// A refusal of one field.
+    /// Creates a refusal of one field.
     pub(crate) fn refused_field(field: RefusedField, why: impl Into<String>) -> Self {
         Self::Refused(Refusal { field: Some(field), why: why.into() })
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Evictions: a plugin requests the end of a container, if the operator permits it.
+//! Carries out evictions: a plugin requests the end of a container, if the operator permits it.
 //!
 //! The real runtime sends SIGTERM, later SIGKILL; the engine reacts as to any exited container.
 //! Each container is evicted once, within the operator's limit per minute. A pod's infrastructure
@@ -145,7 +145,7 @@ fn insist(daemon: &Rc<Daemon>, record: Rc<Container>) {
     });
 }
 
-/// The first of the plugins that may evict this container.
+/// Returns the first of the plugins that may evict this container.
 fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the part of
-//! them that the daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's other
-//! memory settings, whose files systemd does not manage. Device rules are refused: systemd manages those of
-//! a scope, and reverts other writes at its next reload. This module only reads.
+//! Finds values that a runtime's `update` accepts without applying them (`runtime/ignored.rs`), and the
+//! part of them that the daemon writes directly in a systemd scope (D48): huge pages, block I/O and v1's
+//! other memory settings, whose files systemd does not manage. Device rules are refused: systemd manages
+//! those of a scope, and reverts other writes at its next reload. This module only reads.
 
 use serde_json::{Map, Value};
 
@@ -20,13 +20,13 @@ use crate::daemon::shared::Daemon;
 /// The field that systemd manages in a scope: device rules.
 const SYSTEMDS: &str = "devices";
 
-/// Whether the runtime's `update` applies all of `part`.
+/// Fails unless the runtime's `update` applies all of `part`.
 pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     let mut ignored = owned::fields(&ignored(record, part));
     if ignored.is_empty() {
         return Ok(());
     }
-    // A value that lifts limits changes nothing if the container has none.
+    // An empty list lifts limits, so it changes nothing if the container has no such limits.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {
@@ -41,7 +41,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     }
 }
 
-/// The part that the runtime accepts without applying it.
+/// Returns the part that the runtime accepts without applying it.
 pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
     if RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun {
         return Map::new();
@@ -123,7 +123,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// The cgroups of a scope; the tests do not read them.
+    /// Returns the cgroups of a scope; the tests do not read them.
     fn scope() -> Cgroups {
         let host = Host::default();
         let mounts = crate::cgroup::Mounts::read(&host).unwrap();

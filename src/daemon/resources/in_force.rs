@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources in force of a container, and the record of their changes.
+//! Determines the resources in force of a container, and records their changes.
 
 use crate::limits;
 use crate::spec::{overlay, owned};
@@ -7,20 +7,20 @@ use crate::state::{Change, Container, Skipped};
 
 pub(crate) use crate::spec::Block;
 
-/// The resources in force of a container: the engine's, overlaid by the plugins'.
+/// Returns the resources in force of a container: the engine's, overlaid by the plugins'.
 pub(crate) fn in_force(record: &Container) -> Block {
     let mut resources = record.resources.of_engine.map();
     overlay::put_over(&mut resources, &record.resources.overlay);
     resources
 }
 
-/// The resources that the runtime receives together with a plugin's update. For a plain runtime's container, only
-/// plugins' values: the engine's later values are unknown and must not be reverted.
+/// Returns the resources that the runtime receives together with a plugin's update. For a plain runtime's container,
+/// only plugins' values: the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.resources.overlay.clone() } else { in_force(record) }
 }
 
-/// The resources that revert `part`, and the members of `part` that no value can restore. For a plain runtime's
+/// Returns the resources that revert `part`, and the members of `part` that no value can restore. For a plain runtime's
 /// container the engine's later values are unknown, so only plugins' values are restored.
 pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     if !record.by_plain_runtime {
@@ -49,7 +49,7 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     }
 }
 
-/// The first ones of many changes, and a note with the number of the others.
+/// Returns the first ones of many changes, and a note with the number of the others.
 pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
     let more = changes.len().saturating_sub(limits::CHANGES);
     changes.truncate(limits::CHANGES);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of running containers: updates and evictions that plugins request, written to cgroups
-//! or passed to the runtime.
+//! Updates and evicts running containers as plugins request, by their cgroups or through the runtime.
 //!
-//! It never notifies a plugin, and a failed update never fails the event that contained it. It
-//! imports `shared`, `registry`, `runtime` and `watch`.
+//! This module never notifies a plugin, and a failed update never fails the event that contained
+//! it. It imports `shared`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

@@ -13,7 +13,7 @@ use crate::files;
 use crate::presence::IfThere;
 use crate::state::{Container, Pod};
 
-/// The pod in which the plugin's process runs.
+/// Returns the pod in which the plugin's process runs.
 ///
 /// # Errors
 /// Fails when `/proc` or a runtime's state cannot be read.
@@ -23,7 +23,7 @@ pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>
     pid.map_or(Ok(None), |pid| pod_of_process(daemon, pid))
 }
 
-/// The pod on record in which a process runs, if any.
+/// Returns the pod on record in which a process runs, if any.
 ///
 /// # Errors
 /// Fails when `/proc` or a runtime's state cannot be read.
@@ -34,7 +34,7 @@ pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod
     }
 }
 
-/// `/proc/PID/cgroup`; `None` without such a process.
+/// Returns `/proc/PID/cgroup`; `None` without such a process.
 fn cgroups_of(daemon: &Daemon, pid: u32) -> io::Result<Option<String>> {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     files::read_kernel(&path).if_there()
@@ -56,7 +56,7 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     Ok(found.and_then(|(record, _)| store.pod(&record.pod.id).cloned()))
 }
 
-/// `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
+/// Returns `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
 /// that process no longer exists or its PID was reused.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
@@ -109,7 +109,7 @@ fn outermost(
     }
 }
 
-/// The hierarchy of a line, with its controllers, and the path in it.
+/// Returns the hierarchy of a line, with its controllers, and the path in it.
 fn hierarchy_and_path(line: &str) -> Option<(&str, &str)> {
     let (at, _) = line.match_indices(':').nth(1)?;
     Some((&line[..at], &line[at + 1..]))

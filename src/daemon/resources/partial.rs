@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that a failed `update` left in force: runc and crun write one file after the other,
-//! and revert nothing. The cgroup files show which values were written. This module only reads.
+//! Finds the values that a failed `update` left in force: runc and crun write one file after the other, and revert
+//! nothing. The cgroup files show which values were written. This module only reads.
 
 use crate::cgroup;
 use crate::limits;
@@ -28,7 +28,7 @@ pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> b
     writes.iter().all(|write| cgroup::may_read_as(&cgroups, write))
 }
 
-/// The resources of the container after a failed update to `tried`.
+/// Returns the resources of the container after a failed update to `tried`.
 pub(crate) fn left_in_force(daemon: &Daemon, record: &Container, tried: &Block) -> Block {
     let mut resources = in_force(record);
     let found = route(daemon, record);

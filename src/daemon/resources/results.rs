@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The results of updates (applied, failed, waiting, or no longer in force), sent to the plugins
-//! that requested them and subscribed to results (D50). This module never waits for a plugin, and
-//! changes no record.
+//! Sends the results of updates (applied, failed, waiting, or no longer in force) to the plugins that requested them
+//! and subscribed to results (D50). This module never waits for a plugin, and changes no record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

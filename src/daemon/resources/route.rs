@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other container's
-//! processes; else the runtime, if systemd manages the cgroups or the driver is unknown. This module only reads.
+//! Finds the writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other
+//! container's processes; else the runtime, if systemd manages the cgroups or the driver is unknown. It only reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(crate) fn has_known_cgroups(record: &Container) -> bool {
     matches!(RuntimeKind::of_program(&record.call.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
 }
 
-/// The container's cgroups, if no other process is in them; `paths` are from its runtime's state.
+/// Returns the container's cgroups, if no other process is in them; `paths` are from its runtime's state.
 pub(crate) fn own_cgroups(
     daemon: &Daemon,
     record: &Container,
@@ -97,7 +97,7 @@ impl InitOf {
         process.filter(|process| !pidfd::has_ended(process)).map(drop).ok_or(UpdateError::Gone)
     }
 
-    /// The process's cgroups, unless they are the daemon's own (`ours`).
+    /// Returns the process's cgroups, unless they are the daemon's own (`ours`).
     pub(crate) fn own_cgroups(
         &self,
         host: &Host,
@@ -120,7 +120,7 @@ impl InitOf {
     }
 }
 
-/// The error if it is unknown where the container's cgroups are.
+/// Returns the error if it is unknown where the container's cgroups are.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
@@ -145,7 +145,7 @@ pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<()> {
     Ok(())
 }
 
-/// The cgroups of a container whose values are written directly.
+/// Returns the cgroups of a container whose values are written directly.
 pub(super) fn written_directly(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     match route(daemon, record)? {
         Route::Direct(cgroups) => Ok(cgroups),

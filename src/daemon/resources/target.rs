@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The container that a plugin's ID means.
+//! Finds the container that a plugin's ID means.
 
 use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::shared::{Daemon, events};
@@ -7,7 +7,7 @@ use crate::error::quoted;
 use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The container that a plugin means by an ID: the subject of its request, else the living
+/// Returns the container that a plugin means by an ID: the subject of its request, else the living
 /// container with that ID, else the youngest. If several are alive, none: only the runtime root
 /// distinguishes them, and the protocol has no field for it.
 pub(crate) fn find(

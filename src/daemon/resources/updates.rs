@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of other containers that plugins request: in replies to Create, Update, Stop and Synchronize, and
-//! unprompted.
+//! Carries out the updates of other containers that plugins request: in replies to Create, Update, Stop and
+//! Synchronize, and unprompted.
 //!
 //! All updates of a request are checked before anything is written; then each container succeeds or
 //! fails separately. A container that is being created or started receives its updates right
@@ -63,7 +63,7 @@ pub(crate) async fn carry_out(
     ruled::note_dropped(daemon, &dropped, event.name(), Some(subject));
     // Evictions first, because they free resources for the updates (D19).
     evict::carry_out(daemon, evictions, &evicted_by, Some(subject)).await;
-    // The result of an engine's update includes what UpdateContainer replies about its own container.
+    // The result of an engine's update includes the values that plugins replied for the same container.
     let is_done = |id: &str| event == Event::UpdateContainer && id == subject.id;
     let mut update_requests = Vec::new();
     for update in updates.iter().filter(|update| !is_done(&update.container_id)) {
@@ -236,7 +236,7 @@ fn check_target(
     }
 }
 
-/// Carries out the possible updates; returns the indexes of failed ones that must not fail.
+/// Carries out the possible updates; returns the indexes of failures that the plugins do not ignore.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
@@ -381,7 +381,7 @@ fn conclude_deferred(
     }
 }
 
-/// The line about the failed update, with the plugins that requested it.
+/// Returns the line about the failed update, with the plugins that requested it.
 fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
     let plugins: BTreeSet<&str> =
         update_request.requested.owners.values().map(String::as_str).collect();
@@ -410,7 +410,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
     note_skipped(daemon, key, "", vec![skipped]);
 }
 
-/// The line of `explain` for a field that this version does not know (D23).
+/// Returns the line of `explain` for a field that this version does not know (D23).
 pub(crate) fn unknown_field((plugin, field): (String, String)) -> Skipped {
     Skipped { plugin, reason: format!("{field} is not known to this version and was not applied") }
 }

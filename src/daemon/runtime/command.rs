@@ -51,8 +51,8 @@ pub(crate) struct RuntimeState {
     pub(crate) status: String,
 }
 
-/// The container according to the `state` command of a runtime whose files are unknown (D2); `None` for a runtime
-/// whose files the daemon reads, or if the runtime names no process.
+/// Returns the container according to the `state` command of a runtime whose files are unknown (D2); `None` for a
+/// runtime whose files the daemon reads, or if the runtime names no process.
 pub(crate) async fn state(record: &Container) -> Option<RuntimeState> {
     if !has_unknown_files(record) {
         return None;
@@ -138,7 +138,7 @@ fn start(
     command.spawn().doing(|| format!("starting {}", record.call.runtime))
 }
 
-/// The engine's global flags without its log flags, because the daemon must not write that log. The
+/// Returns the engine's global flags without its log flags, because the daemon must not write that log. The
 /// root is absolute. It is added if a known runtime chose it by the engine's `XDG_RUNTIME_DIR`,
 /// which the command does not get.
 fn global_flags(record: &Container) -> Vec<String> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why the real runtime refused a container: the last error in the engine's `--log` file, read once
-//! the runtime has exited; and the plugin whose change the error is about, if it shows one. Without
-//! a log, only the engine knows the reason. This module only reads.
+//! Finds why the real runtime refused a container: the last error in the engine's `--log` file,
+//! read once the runtime has exited; and the plugin whose change the error is about, if it shows
+//! one. Without a log, only the engine knows the reason. This module only reads.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
@@ -41,7 +41,7 @@ pub(crate) struct RuntimeLog {
 }
 
 impl RuntimeLog {
-    /// The engine's `--log` file, relative to the wrapper's working directory.
+    /// Returns the engine's `--log` file, relative to the wrapper's working directory.
     pub(crate) fn open(log: Option<&OsStr>, cwd: &OsStr) -> Option<Self> {
         let text = log?.to_str()?;
         if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {
@@ -53,12 +53,12 @@ impl RuntimeLog {
         Some(Self { path, before })
     }
 
-    /// The folder of the log.
+    /// Returns the folder of the log.
     pub(crate) fn folder(&self) -> String {
         self.path.parent().unwrap_or(&self.path).to_string_lossy().into_owned()
     }
 
-    /// The last error since this call began.
+    /// Returns the last error since this call began.
     pub(crate) fn last_error(&self) -> Option<String> {
         let mut file = files::open_regular(&self.path).or_absent()?;
         let meta = file.metadata().or_absent()?;
@@ -82,7 +82,7 @@ fn last_error_in(text: &str) -> Option<String> {
     Some(clean.take(limits::RUNTIME_MESSAGE).collect::<String>().trim().to_owned())
 }
 
-/// The message of a line in one of runc's forms, if it is an error.
+/// Returns the message of a line in one of runc's forms, if it is an error.
 fn error_of_line(line: &str) -> Option<String> {
     let is_error = |level: &str| matches!(level, "error" | "fatal" | "panic");
     if let Ok(entry) = serde_json::from_str::<Value>(line) {
@@ -101,7 +101,7 @@ fn error_of_line(line: &str) -> Option<String> {
     }
 }
 
-/// The change that an error message is about: the one whose path the message mentions most fully.
+/// Returns the change that an error message is about: the one whose path the message mentions most fully.
 pub(crate) fn change_behind<'c>(changes: &'c [Change], words: &str) -> Option<&'c Change> {
     let words = words.to_lowercase();
     let by_plugins = changes.iter().filter(|change| !change.plugin.is_empty());
@@ -110,7 +110,7 @@ pub(crate) fn change_behind<'c>(changes: &'c [Change], words: &str) -> Option<&'
     best.map(|(_, change)| change)
 }
 
-/// How much of a path in config.json a message mentions.
+/// Returns how much of a path in config.json a message mentions.
 fn weight(field: &str, words: &str) -> usize {
     let (path, key) =
         field.split_once('[').map_or((field, ""), |(path, key)| (path, key.trim_end_matches(']')));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit code of a container's process, and the reason of its exit if known. The wrapper became the
-//! runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the process is
-//! reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`, conmon a
-//! file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's database
-//! and conmon's second file in CRI-O's storage. This module only reads.
+//! Finds the exit code of a container's process, and the reason of its exit if known. The wrapper became
+//! the runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the
+//! process is reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`,
+//! conmon a file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's
+//! database and conmon's second file in CRI-O's storage. This module only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -45,18 +45,18 @@ pub(crate) struct ExitFile {
 }
 
 impl ExitFile {
-    /// The file of this container, if its engine writes one.
+    /// Returns the file of this container, if its engine writes one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         let path = host.path(place(record)?);
         Some(Self { path, pid: record.process.init_pid, is_shims: is_shim(record) })
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The exit code, if the engine wrote one for this process.
+    /// Returns the exit code, if the engine wrote one for this process.
     ///
     /// # Errors
     /// Fails when the file cannot be read.
@@ -87,7 +87,7 @@ pub(crate) enum ExitRecord {
 }
 
 impl ExitRecord {
-    /// The record of this container, if its engine has one.
+    /// Returns the record of this container, if its engine has one.
     pub(crate) fn of(host: &Host, record: &Container) -> Option<Self> {
         match record.engine.behaviour().lasting_exit? {
             LastingExit::Databases => {
@@ -102,7 +102,7 @@ impl ExitRecord {
         }
     }
 
-    /// The folder that [`read`](Self::read) reads.
+    /// Returns the folder that [`read`](Self::read) reads.
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::Databases { files, .. } => {
@@ -112,7 +112,7 @@ impl ExitRecord {
         }
     }
 
-    /// The exit code, if the engine knows that the container has exited.
+    /// Returns the exit code, if the engine knows that the container has exited.
     ///
     /// # Errors
     /// Fails when the record cannot be read.
@@ -142,7 +142,7 @@ impl ExitRecord {
     }
 }
 
-/// conmon's second file: the bundle is `RUN-ROOT/DRIVER-containers/ID/userdata`, the root file system is below
+/// Returns conmon's second file: the bundle is `RUN-ROOT/DRIVER-containers/ID/userdata`, the root file system is below
 /// `GRAPH-ROOT/DRIVER`, and the file in `GRAPH-ROOT/DRIVER-containers/ID/userdata`.
 fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
     let document: serde_json::Value = serde_json::from_slice(document).ok()?;
@@ -204,7 +204,7 @@ impl ExitCodes {
         published.push_back(exit);
     }
 
-    /// The exit code that containerd published for this process, if any.
+    /// Returns the exit code that containerd published for this process, if any.
     pub(crate) fn published(&self, record: &Container) -> Option<i32> {
         let published = self.published.borrow();
         let is_its = |exit: &&TaskExit| {
@@ -280,7 +280,7 @@ pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
     Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
 }
 
-/// The reason why the container stopped, in CRI engines' words, and a message for operators; both
+/// Returns the reason why the container stopped, in CRI engines' words, and a message for operators; both
 /// are empty if the container never had a process.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
@@ -296,7 +296,7 @@ pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (Str
     }
     match code {
         Some(0) => only("Completed"),
-        // Only a killed process can have been killed for its memory.
+        // Only a process that SIGKILL ended can have been killed for lack of memory.
         Some(KILLED) | None if lacked_memory(host, record) => only(OOM_KILLED),
         Some(_) => only("Error"),
         None if record.process.init_pid.is_some() => {
@@ -323,7 +323,7 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     })
 }
 
-/// The key of a monitor: its engine and runtime root.
+/// Returns the key of a monitor: its engine and runtime root.
 fn monitor(record: &Container) -> (String, String) {
     (record.engine.to_string(), record.key.root.clone())
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime, observed from outside: its state directory, its log, the exit code that a
+//! Observes the real runtime from outside: its state directory, its log, the exit code that a
 //! monitor wrote, and commands that the daemon runs itself.
 //!
-//! It never changes a record and asks no plugin. It imports `watch`.
+//! This module never changes a record and asks no plugin. It imports `watch`.
 
 pub(crate) mod command;
 pub(crate) mod error_log;

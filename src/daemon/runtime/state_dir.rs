@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes the
-//! runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`; runc
-//! and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error, never
-//! an absence.
+//! Reads the real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes
+//! the runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`;
+//! runc and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error,
+//! never an absence.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,7 +26,7 @@ const TICKS: u64 = 100;
 /// The files in which runtimes keep a container's state.
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
 
-/// The folder in which the runtime keeps the container's state.
+/// Returns the folder in which the runtime keeps the container's state.
 pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
     host.path(&key.root).join(&key.id)
 }
@@ -47,7 +47,7 @@ pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<boo
     presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
-/// The init process from the PID file of a call, if the file has changed since `before`, its stamp
+/// Returns the init process from the PID file of a call, if the file has changed since `before`, its stamp
 /// at the call. The engine chooses the file's location, so the read may block.
 ///
 /// # Errors
@@ -60,7 +60,7 @@ pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Opti
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// The init process from the runtime's state.
+/// Returns the init process from the runtime's state.
 ///
 /// # Errors
 /// Fails when the state cannot be read.
@@ -68,7 +68,7 @@ pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
 }
 
-/// When the init process started, in clock ticks since boot, from the runtime's state.
+/// Returns when the init process started, in clock ticks since boot, from the runtime's state.
 ///
 /// # Errors
 /// Fails when the state cannot be read.
@@ -76,7 +76,7 @@ pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
 }
 
-/// The container's cgroups by controller, from the runtime's state, and whether systemd manages
+/// Returns the container's cgroups by controller, from the runtime's state, and whether systemd manages
 /// them. crun names only one path, which is also the path of the container's process.
 ///
 /// # Errors
@@ -220,13 +220,13 @@ impl RuntimeState {
     }
 }
 
-/// Unix time in nanoseconds of a time in clock ticks since boot, if known.
+/// Returns Unix time in nanoseconds of a time in clock ticks since boot, if known.
 pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> Option<i64> {
     let since = i64::try_from(ticks? / TICKS).ok()?;
     Some((booted(host)? + since).saturating_mul(1_000_000_000))
 }
 
-/// When this machine was booted, in seconds of Unix time.
+/// Returns when this machine was booted, in seconds of Unix time.
 fn booted(host: &Host) -> Option<i64> {
     let stat = files::read_kernel(&host.path("/proc/stat")).or_absent()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
@@ -236,7 +236,7 @@ fn booted(host: &Host) -> Option<i64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp(pub(crate) u64, pub(crate) i64, pub(crate) i64);
 
-/// The stamp of a file, if it exists.
+/// Returns the stamp of a file, if it exists.
 ///
 /// # Errors
 /// Fails when the file cannot be examined.
@@ -245,7 +245,7 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<Stamp>> {
     Ok(meta.map(|meta| Stamp(meta.ino(), meta.mtime(), meta.mtime_nsec())))
 }
 
-/// The stamp of a call's PID file, if the call names one.
+/// Returns the stamp of a call's PID file, if the call names one.
 ///
 /// # Errors
 /// Fails when the file cannot be examined.
@@ -253,7 +253,7 @@ pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
     Ok(path.map(stamp).transpose()?.flatten())
 }
 
-/// The stamp of the runtime's state file: an `update` replaces it.
+/// Returns the stamp of the runtime's state file: an `update` replaces it.
 ///
 /// # Errors
 /// Fails when the file cannot be examined.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's responses to operators: one JSON document for each admin verb, in a form that scripts
-//! depend on. This module changes nothing itself; `recovery` and `reload` carry out changes.
+//! Answers operators with one JSON document for each admin verb, in a form that scripts depend on.
+//! This module changes nothing itself; `recovery` and `reload` carry out changes.
 //!
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
 //! while it is built, and never held in memory as a whole.
@@ -73,7 +73,7 @@ pub(crate) async fn serve(
         "stop" => {
             let document = json!({"pid": std::process::id()});
             frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
-            // Handled like an operator's signal: requests in flight are finished first.
+            // This has the effect of an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
         verb => {
@@ -122,7 +122,7 @@ fn text(document: &impl Serialize) -> Result<String> {
     serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
 }
 
-/// The document that answers `verb`, or the line that refuses it. This may take long: `forget`
+/// Returns the document that answers `verb`, or the line that refuses it. This may take long: `forget`
 /// notifies plugins, and `drift` reads files of all containers.
 async fn answer(
     daemon: &Rc<Daemon>,
@@ -220,7 +220,7 @@ fn status(daemon: &Daemon) -> Status {
     }
 }
 
-/// The answer to `top`, without its pods.
+/// Returns the answer to `top`, without its pods.
 fn top(daemon: &Daemon) -> TopAnswer {
     let (plugins, metrics) = (daemon.registry.rows(), &daemon.report.metrics);
     let containers = holdings::states(daemon).into_iter();
@@ -234,7 +234,7 @@ fn top(daemon: &Daemon) -> TopAnswer {
     }
 }
 
-/// Running containers that were created without plugins because the daemon was unavailable.
+/// Returns the running containers that were created without plugins because the daemon was unavailable.
 fn unadjusted(store: &Store) -> Vec<String> {
     let lives = |container: &&Container| {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
@@ -246,8 +246,8 @@ fn unadjusted(store: &Store) -> Vec<String> {
     ids.take(limits::UNADJUSTED).collect()
 }
 
-/// Lines that the audit log has written and lost, and why it cannot be written now; `None` without
-/// an audit log.
+/// Returns how many lines the audit log has written and lost, and why it cannot be written now; `None`
+/// without an audit log.
 fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     let log = &daemon.report.audit;
     let counts = log.is_on().then(|| log.counts())?;
@@ -255,7 +255,7 @@ fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     Some(AuditCounts { written, lost, failure })
 }
 
-/// Launched plugins that are older than their files.
+/// Returns launched plugins that are older than their files.
 fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     let outdated = daemon.registry.roster.outdated().into_iter();
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
@@ -272,14 +272,14 @@ fn log_switch(off: bool, who: &str) -> Value {
     json!({})
 }
 
-/// The plugins that every container requires, and whether they are connected now.
+/// Returns the plugins that every container requires, and whether they are connected now.
 fn required(daemon: &Daemon) -> Vec<RequiredPlugin> {
     let row =
         |plugin: String| RequiredPlugin { connected: daemon.registry.is_present(&plugin), plugin };
     holdings::required_plugins(daemon).into_iter().map(row).collect()
 }
 
-/// The promises in both modes, and whether their plugins are connected now.
+/// Returns the promises in both modes, and whether their plugins are connected now.
 fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let config = daemon.config();
     let is_there = |name: &str| !daemon.is_bystander() && daemon.registry.is_present(name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The end of a daemon: it first answers requests in flight, within their callers' time limits. New
+//! Ends the daemon: it first answers requests in flight, within their callers' time limits. New
 //! requests are held, and returned to their wrappers for the next daemon when this one is about to
 //! exit. A second signal ends the daemon at once.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri events`: the stored events, or a stream of them until the reader closes its end. A
-//! slow reader delays only its own connection.
+//! Serves `nri-runc nri events`: the stored events, or a stream of them until the reader closes its
+//! end. A slow reader delays only its own connection.
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,7 +13,7 @@ use crate::limits;
 use crate::link::DaemonResponse;
 use crate::stream::{EventReader, Since};
 
-/// The events after the cursor, as one document.
+/// Returns the events after the cursor, as one document.
 ///
 /// # Errors
 /// Fails on an invalid cursor.

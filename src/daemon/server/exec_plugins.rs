@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as
-//! the runtime would read it, and the verdict includes their changes. Without a subscribed plugin
-//! nothing is sent.
+//! Asks plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as the runtime
+//! would read it, and the verdict includes their changes. Without a subscribed plugin nothing is sent.
 
 use std::rc::Rc;
 
@@ -121,7 +120,7 @@ fn refuse_unprotected(
     Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
-/// The document of the process, and the process as parsed from it; `None` if the document is unreadable.
+/// Returns the document of the process, and the process as parsed from it; `None` if the document is unreadable.
 async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -144,7 +143,7 @@ async fn read_aside<T: Send + 'static>(
     tokio::task::spawn_blocking(read).await.ok().flatten()
 }
 
-/// The process of an `exec` that has no document: the container's process with the flags applied,
+/// Returns the process of an `exec` that has no document: the container's process with the flags applied,
 /// as a document.
 async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
     let folder = daemon.container(&call.key)?.folder().to_owned();

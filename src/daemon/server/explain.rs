@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain`: finds the container that an operator means, and shows the plugins' changes to it. It
-//! reads the records of existing and removed containers, and changes nothing.
+//! Answers `explain`: finds the container that an operator means, and shows the plugins' changes to
+//! it. It reads the records of existing and removed containers, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ enum Match {
     Prefix,
 }
 
-/// The text that each removed record has that `wanted` means: its last part that is not empty.
+/// Returns the last non-empty part of `wanted`, which every removed record that it means contains.
 pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
@@ -78,7 +78,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     Ok(Explanation::Container(Box::new(explained)))
 }
 
-/// The containers that match and are not removed: all of a pod, or all with the prefix.
+/// Returns the containers that match and are not removed: all of a pod, or all with the prefix.
 ///
 /// # Errors
 /// Fails if none matches.
@@ -120,7 +120,7 @@ fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     names.all(|name| Some(name) == first)
 }
 
-/// The containers, newest first; of those with the same ID under the same runtime root, only the newest.
+/// Returns the containers, newest first; of those with the same ID under the same runtime root, only the newest.
 fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
     found.sort_by_key(|container| std::cmp::Reverse(container.incarnation));
     let mut seen = BTreeSet::new();
@@ -145,7 +145,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> SeveralMatc
     SeveralMatches { error, matches }
 }
 
-/// A container's row in a list to choose from.
+/// Returns a container's row in a list to choose from.
 fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     let (namespace, pod) = pod_of(daemon, container);
     MatchRow {
@@ -160,7 +160,7 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     }
 }
 
-/// Namespace and name of the container's pod, which may be removed; older daemons recorded neither.
+/// Returns the namespace and name of the container's pod, which may be removed; older daemons recorded neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     match daemon.records.read().pod(&container.pod.id) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
@@ -213,7 +213,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     }
 }
 
-/// The values that injections in audit mode would have set.
+/// Returns the values that injections in audit mode would have set.
 fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
     let rows =
         container.outcome.would_inject.iter().cloned().map(|WouldInject { at, plugin, field }| {
@@ -222,7 +222,7 @@ fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
     rows.collect()
 }
 
-/// The fields in which injections gave way to values of the container or of plugins.
+/// Returns the fields in which injections gave way to values of the container or of plugins.
 fn gave_way(container: &Container) -> Vec<WayGiven> {
     let rows = container.outcome.gave_way.iter().cloned().map(|GaveWay { plugin, field, to }| {
         let to = Some(to).filter(|to| !to.is_empty());
@@ -231,7 +231,7 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
     rows.collect()
 }
 
-/// Values that the engine repeats while the plugins' values stay in force.
+/// Returns values that the engine repeats while the plugins' values stay in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.resources.overlay);
     let rows = container.outcome.repeated.iter().filter_map(|repeated| {
@@ -246,7 +246,7 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     rows.collect()
 }
 
-/// The changes in order of time, and those of one event in the order of the chain. A plugin that
+/// Returns the changes in order of time, and those of one event in the order of the chain. A plugin that
 /// set a field to its present value made no change.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.outcome.changes.iter().filter(|change| change.before != change.after);

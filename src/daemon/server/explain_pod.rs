@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `explain` for a pod: whether it was refused, which plugins were skipped, and its containers. It
-//! reads the records of existing and removed pods, and changes nothing.
+//! Answers `explain` for a pod: whether it was refused, which plugins were skipped, and its
+//! containers. It reads the records of existing and removed pods, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::daemon::server::{explain::searched, recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
-/// The pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
+/// Returns the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if no pod matches.
 pub(crate) fn explain(
     daemon: &Daemon,

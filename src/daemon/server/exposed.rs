@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that have the plugin socket mounted, for `check`: a process in them can act as a
-//! plugin, and a plugin can change every container. Links inside a mounted folder are not in the
-//! records.
+//! Finds containers that have the plugin socket mounted, for `check`: a process in them can act as a plugin, and a
+//! plugin can change every container. Links inside a mounted folder are not in the records.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,10 +13,10 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
-/// The containers with the socket whose pods have no connected plugin.
+/// Returns the containers with the socket whose pods have no connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // Then no other process can become a plugin.
+    // With either setting no other process can become a plugin.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return SocketMounts::default();
     }
@@ -48,7 +47,7 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     SocketMounts { count, containers: rows }
 }
 
-/// The paths by which a mount may name the socket or a folder above it.
+/// Returns the paths by which a mount may name the socket or a folder above it.
 fn places(config: &Config) -> BTreeSet<PathBuf> {
     let path = &config.socket_path;
     let folder = path.parent().unwrap_or(Path::new("/"));
@@ -60,7 +59,7 @@ fn places(config: &Config) -> BTreeSet<PathBuf> {
     both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// The mount by which a container's process reaches the socket as a permitted user.
+/// Returns the mount by which a container's process reaches the socket as a permitted user.
 fn exposing(
     container: &api::Container,
     config: &Config,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One wrapper's connection, asynchronously: it receives the request with its descriptors, sends heartbeats and the
-//! response, and receives notices. Sizes and times are bounded; a peer that violates the protocol ends only its
+//! Handles one wrapper's connection asynchronously: receives the request with its descriptors, sends heartbeats and
+//! the response, and receives notices. Sizes and times are bounded; a peer that violates the protocol ends only its
 //! connection.
 
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)
     Ok((buffer, installed(&control), is_cut_off))
 }
 
-/// The descriptors in the kernel's one control message. If some are missing, nix returns none of
+/// Returns the descriptors in the kernel's one control message. If some are missing, nix returns none of
 /// them, and the others would stay open forever.
 fn installed(control: &[u8]) -> Vec<OwnedFd> {
     const LENGTH: usize = size_of::<usize>();
@@ -191,9 +191,9 @@ pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    // Concurrently. The work continues if the wrapper is gone: plugins were asked, and a rollback
-    // follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes
-    // or none, so it is never sent in part.
+    // Both run concurrently. The work continues if the wrapper is gone: plugins were asked, and a
+    // rollback follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's
+    // few bytes or none, so it is never sent in part.
     tokio::select! {
         biased;
         done = work => done,
@@ -213,7 +213,7 @@ mod tests {
         })
     }
 
-    /// A stream with a full buffer, and its other end, which is not read.
+    /// Returns a stream with a full buffer, and its other end, which is not read.
     async fn full() -> (UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.writable().await.unwrap();

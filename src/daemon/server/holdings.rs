@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts of the daemon's current objects, for metrics, `/readyz` and `status`.
+//! Counts the daemon's current objects, for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;
@@ -8,13 +8,13 @@ use crate::named::Named;
 use crate::presence::{self, IfThere};
 use crate::state::Lifecycle;
 
-/// All metrics as OpenMetrics text.
+/// Returns all metrics as OpenMetrics text.
 pub(super) fn metrics_text(daemon: &Daemon) -> String {
     daemon.forget_gone_plugins();
     daemon.report.metrics.text(&holdings(daemon))
 }
 
-/// The reasons why this node is not ready for containers; empty if it is ready.
+/// Returns the reasons why this node is not ready for containers; empty if it is ready.
 pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     let mut why = Vec::new();
     if daemon.process.is_ending.get() {
@@ -37,14 +37,14 @@ pub(super) fn unready(daemon: &Daemon) -> Vec<String> {
     why
 }
 
-/// Required plugins that are not connected; none while the engine's own NRI serves the plugins.
+/// Returns required plugins that are not connected; none while the engine's own NRI serves the plugins.
 fn missing_plugins(daemon: &Daemon) -> Vec<String> {
     let mut names = required_plugins(daemon);
     names.retain(|name| !daemon.is_bystander() && !daemon.registry.is_present(name));
     names
 }
 
-/// The plugins that every container requires.
+/// Returns the plugins that every container requires.
 pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
     let mut names: Vec<String> =
         daemon.config().required_plugins().map(ToOwned::to_owned).collect();
@@ -57,7 +57,7 @@ pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
     names
 }
 
-/// The setting that disables plugins for every container, if there is one.
+/// Returns the setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     // Wrappers read the file at every call, even if the daemon has not reloaded it.
     let on_disk = daemon.process.started_with.get().map(StartedWith::present);
@@ -68,7 +68,7 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-/// The number of containers in each state; a state without containers counts as zero, so that its
+/// Returns the number of containers in each state; a state without containers counts as zero, so that its
 /// metric does not keep an old number.
 pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A hook's connection: its turn, the response, and watching the runtime that called the hook.
+//! Serves a hook's connection: its turn, the response, and the watch of the runtime that called the hook.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
+//! Serves metrics and health over HTTP, for Prometheus and for probes: `/metrics`, `/healthz`, `/readyz`.
 //!
 //! A client can change nothing and delays no container: `src/http.rs` limits connections.
 
@@ -30,7 +30,7 @@ use crate::plugin::socket::{self, SocketFile};
 /// Mode of the socket: only root may read its metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Age in which a metrics page is reused, so that frequent requests cost the event loop little.
+/// Maximum age of a reused metrics page, so that frequent requests cost the event loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -73,7 +73,7 @@ impl MetricsServer {
         server
     }
 
-    /// The listener's current state.
+    /// Returns the listener's current state.
     pub(crate) fn save(&self) -> Option<SavedMetrics> {
         let (descriptor, at) = self.listener.as_ref()?;
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })

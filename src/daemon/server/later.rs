@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection of a wrapper that runs `exec`: whether an exec rule or a plugin refuses the
-//! process, and the process's line in the audit log (decision D60).
+//! Serves the connection of a wrapper that runs `exec`: an exec rule or a plugin may refuse the
+//! process, and the audit log gets a line (decision D60).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -137,7 +137,7 @@ async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess
     write_line(&daemon, &call.key, at, &process, (result, exit_code), &Error::new(""));
 }
 
-/// The outcome of an `exec`, from the process that became the runtime, and the exit code if known.
+/// Returns the outcome of an `exec`, from the process that became the runtime, and the exit code if known.
 async fn outcome(
     daemon: &Daemon,
     call: &VerbRequest,

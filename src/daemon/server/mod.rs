@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections of wrappers, hooks and operators: frames, heartbeats, verdicts, admin responses.
+//! Serves wrappers, hooks and operators: frames, heartbeats, verdicts, admin responses.
 //!
-//! It never decides about a container. It imports `lifecycle`, `shared`, `process`, `recovery`, `registry`,
-//! `request`, `resources`, `runtime`, `verbs` and `watch`.
+//! This module never decides about a container. It imports `lifecycle`, `shared`, `process`, `recovery`,
+//! `registry`, `request`, `resources`, `runtime`, `verbs` and `watch`.
 
 mod admin;
 pub(crate) mod drain;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --pod`: what the rules in force permit plugins to do with a known pod. It reads
-//! records and changes nothing.
+//! Answers `policy test --pod`: what the rules in force permit plugins to do with a known pod. It
+//! reads records and changes nothing.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::inject;
 use crate::rules::{PromiseFacts, promise_rows, report};
 use crate::state::Pod;
 
-/// The rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
+/// Returns the rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
 /// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous prefix of an ID.
 ///
 /// # Errors

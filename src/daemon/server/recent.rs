@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the recorded
-//! bytes off the event loop, and never shows a plugin's configuration.
+//! Shows the calls of the flight recorder as JSON, for `sysdump` and `explain`. It decodes the
+//! recorded bytes off the event loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::daemon::shared::flight_recorder::RecordedCall;
 use crate::plugin::api;
 use crate::plugin::json::show;
 
-/// All calls, the oldest first.
+/// Returns all calls, the oldest first.
 pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
     calls.iter().map(row).collect()
 }
@@ -33,7 +33,7 @@ fn of_last_creation<T>(mut calls: Vec<(&'static str, T)>) -> Vec<T> {
     calls.drain(begun..).map(|(_, row)| row).collect()
 }
 
-/// A call without its messages, for `explain`.
+/// Returns a call without its messages, for `explain`.
 fn time(call: &RecordedCall) -> Dated<CallTime> {
     Dated(CallTime {
         at: call.at,
@@ -70,7 +70,7 @@ fn micros(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The message of a method; null if it cannot be decoded, or is empty.
+/// Returns the message of a method; null if it cannot be decoded, or is empty.
 fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
     let name = match (method, is_request) {
         ("StateChange", true) => "StateChangeEvent".to_owned(),

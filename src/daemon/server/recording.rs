@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri replay --record`: sends the state first, then every request, until the reader
-//! closes its end.
+//! Serves `nri-runc nri replay --record`: sends the state first, then every request, until the reader closes its end.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of a container that several admin answers have.
+//! Builds fields of a container that several admin answers have.
 
 use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;
@@ -8,7 +8,7 @@ use crate::named::Named;
 use crate::state::{Container, Pod, Process, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
 
-/// The times of the container's creation, start, exit and refusal, in nanoseconds and as text.
+/// Returns the times of the container's creation, start, exit and refusal, in nanoseconds and as text.
 pub(crate) fn times(container: &Container) -> Times {
     let Process { created_at, started_at, finished_at, .. } = container.process;
     let [created_at, started_at, finished_at, refused_at] =
@@ -26,12 +26,12 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Its state; only the kernel knows whether it is paused.
+/// Returns the container's state; only the kernel knows whether it is paused.
 pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
     if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }
 
-/// The line that says that a name or prefix matches several pods, and names them.
+/// Returns the line for a name or prefix that matches several pods, and names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),
@@ -42,7 +42,7 @@ pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
     format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
 }
 
-/// The promises about a pod or a container; a pod's promises have no result.
+/// Returns the promises about a pod or a container; a pod's promises have no result.
 pub(crate) fn promises(promises: &[Promise]) -> Vec<PromiseOutcome> {
     let rows = promises.iter().cloned().map(|promise| PromiseOutcome {
         promise: promise.promise,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection of a wrapper, a hook or an operator: reads its request and dispatches it. Only the daemon's own user
-//! may use it.
+//! Serves a connection of a wrapper, a hook or an operator: reads its request and dispatches it. Only the daemon's
+//! own user may use it.
 
 use std::rc::Rc;
 

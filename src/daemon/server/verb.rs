@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection of a wrapper that runs a verb: its turn, the verdict, and the handling of a
-//! wrapper that does not confirm the verdict (decisions D1, D3, D8).
+//! Serves the connection of a wrapper that runs a verb: its turn, the verdict, and the handling of
+//! a wrapper that does not confirm the verdict (decisions D1, D3, D8).
 
 use std::cell::RefCell;
 use std::io;
@@ -135,8 +135,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     Ok(())
 }
 
-/// Checks whether the file system of the runtime's root responds, if it is one that may hang.
-/// Otherwise its files are read on the event loop.
+/// Checks that the file system of the runtime's root responds, unless it never hangs, because its
+/// files are read on the event loop afterwards.
 async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     if sources::is_quick(&key.root) {
         return Ok(());
@@ -189,8 +189,8 @@ async fn settle_verdict(
     }
 }
 
-/// Longest wait for a turn, for verbs that must not wait for plugins that handle earlier events
-/// slowly. The events of these verbs are still sent after the earlier ones.
+/// Returns the longest wait for a turn, for verbs that must not wait for plugins that handle earlier
+/// events slowly. The events of these verbs are still sent after the earlier ones.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)

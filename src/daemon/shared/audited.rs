@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Entries of the audit log, with their pod and container; entries about refusals, evictions and
-//! connections are emitted as events too. Without an audit log, entries about applied or skipped
-//! values are not built at all.
+//! Writes entries of the audit log, with their pod and container; entries about refusals, evictions and connections are
+//! emitted as events too. Without an audit log, entries about applied or skipped values are not built at all.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;
@@ -72,14 +71,14 @@ impl Daemon {
         self.audit_pod(id, || refusal(verb, error));
     }
 
-    /// The pod of an entry or event.
+    /// Returns the pod of an entry or event.
     pub(super) fn subject_of_pod(&self, id: &str) -> AuditSubject {
         let store = self.records.read();
         let pod = store.pod(id).map(of_pod);
         pod.unwrap_or_else(|| AuditSubject { pod_id: id.to_owned(), ..AuditSubject::default() })
     }
 
-    /// The container of an entry or event, and its pod.
+    /// Returns the container of an entry or event, and its pod.
     pub(super) fn subject_of(&self, key: &ContainerKey) -> AuditSubject {
         let store = self.records.read();
         let living = store.container(key).map(Cow::Borrowed);
@@ -106,7 +105,7 @@ fn of_pod(pod: &Pod) -> AuditSubject {
     }
 }
 
-/// The subject of a container. If its pod's record is gone, the container's record has the names.
+/// Returns the subject of a container. If its pod's record is gone, the container's record has the names.
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
         engine: container.engine.to_string(),

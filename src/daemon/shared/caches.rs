@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host and its engines that do not change while the daemon runs.
+//! Caches facts about the host and its engines that do not change while the daemon runs.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// The mount points of cgroups; cached, because a host with many containers has many mounts.
+    /// Returns the mount points of cgroups; cached, because a host with many containers has many mounts.
     ///
     /// # Errors
     /// Fails when the mount table cannot be read.
@@ -40,7 +40,7 @@ impl Caches {
         Ok(read)
     }
 
-    /// The daemon's own cgroups, which do not change once it is ready; `None` if it has none.
+    /// Returns the daemon's own cgroups, which do not change once it is ready; `None` if it has none.
     ///
     /// # Errors
     /// Fails when they cannot be read now.

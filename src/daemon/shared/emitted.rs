@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events for the readers of `nri events`, with their pod and container. Nothing waits for a reader.
+//! Sends events to the readers of `nri events`, with their pod and container. Nothing waits for a reader.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ impl Daemon {
         self.emit_about(subject, event);
     }
 
-    /// If plugins' updates changed a value, sends the event of the update, and writes the audit log.
+    /// Writes changes by plugins' updates to the audit log; sends the update's event if a value changed.
     pub(crate) fn note_update(&self, key: &ContainerKey, changes: &[Change]) {
         let new = changes.iter().filter(|change| change.before != change.after);
         let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();

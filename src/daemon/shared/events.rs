@@ -12,7 +12,7 @@ use crate::plugin::{Encoded, Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
-/// An event about a container in its current state.
+/// Returns an event about a container in its current state.
 pub(crate) fn of_container(
     store: &Store,
     event: Event,
@@ -29,7 +29,7 @@ pub(crate) fn of_container(
     Some(notification.of_engine(container.engine.as_str(), is_doubtful))
 }
 
-/// An event that only identifies a container and its pod.
+/// Returns an event that only identifies a container and its pod.
 pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Option<Notification> {
     let container = store.container(key)?;
     let message = api::Container {
@@ -41,7 +41,7 @@ pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Opt
     Some(Notification::new(event, pod, Some(message)).below(&key.root))
 }
 
-/// An event about a pod.
+/// Returns an event about a pod.
 pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notification> {
     let pod = store.pod(id)?;
     let mut message = messages::pod(pod);
@@ -49,7 +49,7 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(pod.engine.as_str(), pod.is_doubtful))
 }
 
-/// The full snapshot for a plugin: announced pods, and containers. NRI: engines omit exited
+/// Returns the full snapshot for a plugin: announced pods, and containers. NRI: engines omit exited
 /// containers; this includes them until they are removed.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
@@ -68,12 +68,12 @@ pub(crate) struct Moment {
     pub(crate) hidden: Vec<(Subject, String)>,
 }
 
-/// A pod as rules match it.
+/// Returns a pod as rules match it.
 pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
     RuledPod::of(&messages::pod(pod), pod.engine.as_str(), pod.is_doubtful)
 }
 
-/// The pod of a container as rules match it; built from the container if the pod has no record.
+/// Returns the pod of a container as rules match it; built from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     store.pod(&container.pod.id).map_or_else(
         || RuledPod {
@@ -87,7 +87,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
     )
 }
 
-/// The facts about a container that a wrapper needs for `exec`.
+/// Returns the facts about a container that a wrapper needs for `exec`.
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
     let pod = ruled_pod_of(store, container);
     let RuledPod { namespace, labels, lacks_labels, engine, handler, is_doubtful } = pod;
@@ -105,7 +105,7 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// A snapshot of shared records, which is kept while it is encoded. It omits records that rules hide from
+/// Returns a snapshot of shared records, which is kept while it is encoded. It omits records that rules hide from
 /// this plugin, and records that are ending, because the plugin would never receive their end.
 pub(crate) fn snapshot_shared(
     store: &Store,

@@ -27,7 +27,7 @@ pub(crate) enum FewOf {
 }
 
 impl FewOf {
-    /// The line that counts the others; it begins with the name of the plugin or listener.
+    /// Returns the line that counts the others; it begins with the name of the plugin or listener.
     fn more(self, name: &str, count: u64) -> String {
         let (noun, what) = match self {
             Self::Unaccepted => ("more connection", "could not be accepted"),

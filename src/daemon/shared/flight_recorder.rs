@@ -28,7 +28,7 @@ pub(crate) struct RecordedCall {
 }
 
 impl RecordedCall {
-    /// The memory that this call takes, in bytes.
+    /// Returns the memory that this call takes, in bytes.
     fn bytes(&self) -> usize {
         let CallCopies { request, answer, .. } = &self.copies;
         let texts = self.plugin.capacity() + self.pod.capacity() + self.container.capacity();
@@ -54,7 +54,7 @@ impl FlightRecorder {
         Arc::new(Self { counts, kept: Mutex::default() })
     }
 
-    /// The kept calls, the oldest first.
+    /// Returns the kept calls, the oldest first.
     pub(crate) fn calls(&self) -> Vec<RecordedCall> {
         self.kept().calls.iter().cloned().collect()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A lane for each container and pod (decision D3): verbs of one container run one after another, and each first
-//! settles the previous verb. Different containers never wait for each other here.
+//! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each
+//! first settles the previous verb. Different containers never wait for each other here.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -55,7 +55,7 @@ pub(crate) struct PendingVerb {
 }
 
 impl PendingVerb {
-    /// A verb that stays open until its runtime process has exited.
+    /// Creates a verb that stays open until its runtime process has exited.
     pub(crate) fn new(
         host: &Host,
         key: &ContainerKey,
@@ -79,7 +79,7 @@ impl PendingVerb {
         }
     }
 
-    /// The init process that this verb made: from the runtime's state, else from the call's PID file.
+    /// Returns the init process that this verb made: from the runtime's state, else from the call's PID file.
     ///
     /// # Errors
     /// Fails when the state or the file cannot be read.
@@ -224,7 +224,7 @@ fn is_idle(lane: &Rc<Lane>) -> bool {
     !is_held && lane.pending.borrow().is_empty()
 }
 
-/// The key of a pod's lane; it cannot collide with a container, because a runtime's root is never relative.
+/// Returns the key of a pod's lane; it cannot collide with a container, because a runtime's root is never relative.
 fn pod_key(id: &str) -> ContainerKey {
     ContainerKey { root: "pods".to_owned(), id: id.to_owned() }
 }

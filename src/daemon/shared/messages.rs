@@ -20,7 +20,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// The classes in a plugin's resources.
+    /// Returns the classes in a plugin's resources.
     pub(crate) fn of(resources: &api::LinuxResources) -> Self {
         let name = |class: &MessageField<api::OptionalString>| {
             class.as_ref().map(|class| class.value.clone())
@@ -47,12 +47,12 @@ const CONTAINERS_LINUX: u64 = 11;
 /// stored whole messages.
 const ID: u64 = 1;
 
-/// A container's bytes, as records keep them.
+/// Returns a container's bytes, as records keep them.
 pub(crate) fn to_wire(message: &api::Container) -> Wire {
     encoded(&message.write_to_bytes().unwrap_or_default())
 }
 
-/// A pod's bytes.
+/// Returns a pod's bytes.
 pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
 }
@@ -62,7 +62,7 @@ pub(crate) fn has_addresses(pod: &Pod) -> bool {
     !pod.message.only(10).is_empty()
 }
 
-/// The stored part of a message, without the fields that only an earlier version stored.
+/// Returns the stored part of a message, without the fields that only an earlier version stored.
 fn kept(wire: &Wire, of_record: &[u64]) -> Arc<[u8]> {
     if wire.begins_with(ID) { Wire::without(&wire.0, of_record).0 } else { Arc::clone(&wire.0) }
 }
@@ -72,12 +72,12 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// The bytes of an encoded container.
+/// Returns the bytes of an encoded container.
 pub(crate) fn encoded(container: &[u8]) -> Wire {
     Wire::without(container, &OF_RECORD)
 }
 
-/// The container as plugins receive it now.
+/// Returns the container as plugins receive it now.
 pub(crate) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_wire(&record.message);
     // Merging leaves an empty list of hooks.
@@ -128,14 +128,14 @@ fn fill_in(message: &mut api::Container, record: &Container) {
     .into();
 }
 
-/// The resources in the container's message.
+/// Returns the resources in the container's message.
 pub(crate) fn resources(record: &Container) -> api::LinuxResources {
     let part: api::Container = from_wire(&Wire(record.message.only(CONTAINERS_LINUX).into()));
     let linux = part.linux.into_option().unwrap_or_default();
     linux.resources.into_option().unwrap_or_default()
 }
 
-/// A recorded message with other resources. The classes stay unless they are set again, because no document
+/// Returns a recorded message with other resources. The classes stay unless they are set again, because no document
 /// has them. The device rules stay too: no runtime removes one, or adds one except for a plugin.
 pub(crate) fn with_resources(
     wire: &Wire,
@@ -169,7 +169,7 @@ fn named(
     new.cloned().map(Into::into).or(old).into()
 }
 
-/// The pod as plugins receive it now.
+/// Returns the pod as plugins receive it now.
 pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     let mut message: api::PodSandbox = from_wire(&record.message);
     message.id.clone_from(&record.id);
@@ -178,7 +178,7 @@ pub(crate) fn pod(record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// The pod's labels. The rest of the message is not decoded, because annotations may be long.
+/// Returns the pod's labels. The rest of the message is not decoded, because annotations may be long.
 pub(crate) fn pod_labels(record: &Pod) -> BTreeMap<String, String> {
     let labels = api::PodSandbox::parse_from_bytes(&record.message.only(LABELS));
     labels.unwrap_or_default().labels.into_iter().collect()
@@ -202,14 +202,14 @@ pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
     Encoded { kept: kept(&record.message, &OF_POD_RECORD), now }
 }
 
-/// The recorded message of a pod with other resources of its containers.
+/// Returns the recorded message of a pod with other resources of its containers.
 pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -> Wire {
     let mut message = pod(record);
     message.linux.mut_or_insert_default().pod_resources = Some(resources).into();
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send about a removed container, because the container has no task then.
+/// Removes values that containerd does not send about a removed container, because that has no task any longer.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer && record.engine.behaviour().forgets_at_removal {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
@@ -217,7 +217,7 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// The pod of a container's event. containerd sends no PID of a pod that stopped before the container was removed.
+/// Returns the pod of a container's event. containerd sends no PID of a pod that stopped before the removal.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = record.engine.behaviour().forgets_at_removal;
@@ -242,7 +242,7 @@ pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::
     }
 }
 
-/// A pod of which only the ID is known.
+/// Returns a pod of which only the ID is known.
 pub(crate) fn only_pod_id(id: &str) -> api::PodSandbox {
     let mut pod = api::PodSandbox { id: id.to_owned(), ..api::PodSandbox::default() };
     add_linux(&mut pod);
@@ -272,7 +272,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// A message whose fields all differ from the record.
+    /// Returns a message whose fields all differ from the record.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();

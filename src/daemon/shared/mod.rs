@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's shared state: the records of pods and containers, a lane for each of them, the registered plugins, and
-//! the counts and failures for `status`.
+//! Holds the daemon's shared state: the records of pods and containers, a lane for each of them, the registered
+//! plugins, and the counts and failures for `status`.
 //!
-//! It never decides about an event; the verbs do. It imports `process`, `registry`, `runtime` and
-//! `watch`, because it contains their types.
+//! This module never decides about an event; the verbs do. It imports `process`, `registry`,
+//! `runtime` and `watch`, because it contains their types.
 
 mod audited;
 pub(crate) mod bundle_turns;
@@ -109,7 +109,7 @@ impl Daemon {
         })
     }
 
-    /// The configuration in force. A caller that keeps the returned value does not see later reloads.
+    /// Returns the configuration in force. A caller that keeps the returned value does not see later reloads.
     pub(crate) fn config(&self) -> Rc<Config> {
         Rc::clone(&self.config.borrow())
     }
@@ -157,9 +157,9 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Called before the execs file is rewritten. `are_resuming`: plugins of the previous program
-    /// are about to be resumed. Otherwise, after a restart, plugins that protected execs may
-    /// return; until then execs stay protected (D14).
+    /// Prepares for former plugins, before the execs file is rewritten. `are_resuming`: plugins of
+    /// the previous program are about to be resumed. Otherwise, after a restart, plugins that
+    /// protected execs may return; until then execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);
         if are_resuming {
@@ -186,8 +186,8 @@ impl Daemon {
         }
     }
 
-    /// While each `exec` involves the daemon, adds the facts that `exec` needs to each container's
-    /// mark; else removes them (D51).
+    /// Adds the facts that `exec` needs to each container's mark, while each `exec` involves the
+    /// daemon; else removes them (D51).
     fn mark_execs(&self, is_wanted: bool) {
         self.records.mark_execs(is_wanted);
         let keys: Vec<ContainerKey> = {
@@ -198,7 +198,7 @@ impl Daemon {
         keys.iter().for_each(|key| self.change(key, |_| ()));
     }
 
-    /// A copy of a container's current record.
+    /// Returns a copy of a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }
@@ -217,12 +217,12 @@ impl Daemon {
         }
     }
 
-    /// The lane of a container.
+    /// Returns the lane of a container.
     pub(crate) fn lane(&self, key: &ContainerKey) -> Rc<Lane> {
         self.lanes.container(key)
     }
 
-    /// The lane of a pod; acquire it after a container's, never before.
+    /// Returns the lane of a pod; acquire it after a container's, never before.
     pub(crate) fn pod_lane(&self, id: &str) -> Rc<Lane> {
         self.lanes.pod(id)
     }
@@ -232,7 +232,7 @@ impl Daemon {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }
 
-    /// The time shortly before the caller of a creation that begins now stops waiting.
+    /// Returns the time shortly before the caller of a creation that begins now stops waiting.
     pub(crate) fn caller_waits_until(&self) -> tokio::time::Instant {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
@@ -242,7 +242,7 @@ impl Daemon {
         self.registry.socket.is_bystander()
     }
 
-    /// An event about a pod.
+    /// Returns an event about a pod.
     pub(crate) fn pod_notification(&self, event: Event, id: &str) -> Option<Notification> {
         events::of_pod(&self.records.read(), event, id)
     }
@@ -269,7 +269,7 @@ impl Daemon {
             .for_each(|init| self.watches.inits.send(init));
     }
 
-    /// The init process of a container, opened for the queue.
+    /// Returns the init process of a container, opened for the queue.
     pub(crate) fn init_process(
         &self,
         record: &Container,

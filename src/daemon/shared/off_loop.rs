@@ -104,7 +104,7 @@ impl Daemon {
         Ok(added.map(|number| new.listen(number)))
     }
 
-    /// The names of the files in a folder of an engine; none if the folder does not exist.
+    /// Returns the names of the files in a folder of an engine; none if the folder does not exist.
     ///
     /// # Errors
     /// Fails when the list may be incomplete.
@@ -117,7 +117,7 @@ impl Daemon {
         self.off_loop(&folder.to_string_lossy(), list).await
     }
 
-    /// The exit code that the engine wrote for this process, if any.
+    /// Returns the exit code that the engine wrote for this process, if any.
     ///
     /// # Errors
     /// Fails when the engine's file cannot be read.
@@ -127,7 +127,7 @@ impl Daemon {
         self.unanswered.run(EXIT_FILE_WAIT, &path, move || Ok(file.read()?)).await
     }
 
-    /// The exit code in the engine's own record of the container, if it has one.
+    /// Returns the exit code in the engine's own record of the container, if it has one.
     ///
     /// # Errors
     /// Fails when that record cannot be read.
@@ -276,7 +276,7 @@ mod tests {
         tokio::task::LocalSet::new().block_on(&runtime, test);
     }
 
-    /// A call for this folder that returns once the sender is dropped.
+    /// Returns a call for this folder that returns once the sender is dropped.
     fn hung(calls: &Unanswered, folder: &str) -> (mpsc::Sender<()>, JoinHandle<Result<bool>>) {
         let (answer, answers) = mpsc::channel::<()>();
         let (calls, folder) = (calls.clone(), folder.to_owned());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
-//! state when it describes a container: for Synchronize, an update, or an operator. It freezes nothing.
+//! Determines whether a container is paused. `pause` and `resume` bypass the daemon, so the daemon reads the freezer's
+//! state when it describes a container: for Synchronize, an update, or an operator. This module freezes nothing.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The process that decides whether a container is paused: until it runs, and after its end, none does.
+/// Returns the process whose cgroup shows whether the container is paused; `None` unless it is running.
 fn running(record: &Container) -> Option<u32> {
     record.process.init_pid.filter(|_| record.state == Lifecycle::Running)
 }
@@ -24,8 +24,8 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// The places in this list of the containers that are paused. Their files are read off the loop, since thousands
-    /// would delay every create.
+    /// Returns the indexes of the paused containers in this list. The files are read off the loop, since those of
+    /// thousands would delay every create.
     pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
         let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };
         let (host, mounts) = (self.host.clone(), Mounts::clone(&mounts));
@@ -37,7 +37,7 @@ impl Daemon {
         self.off_loop("/sys/fs/cgroup", look).await.unwrap_or_default()
     }
 
-    /// An event about a container in its current state.
+    /// Returns an event about a container in its current state.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
         // Other events are about containers that are starting or have ended.
@@ -51,7 +51,7 @@ impl Daemon {
         Some(notification)
     }
 
-    /// An event about a container for plugins only. If no plugin is subscribed to it, it has only
+    /// Returns an event about a container for plugins only. If no plugin is subscribed to it, it has only
     /// the names that the registry needs to track known subjects, and the record is not decoded.
     pub(crate) fn notification_for_plugins(
         &self,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queues between modules of the daemon: container processes to watch, and pods to follow. The
+//! Connects modules of the daemon by queues of container processes to watch and pods to follow. The
 //! sender does not know the receiver.
 
 use std::cell::{Cell, RefCell};
@@ -56,7 +56,7 @@ impl<T> Queue<T> {
         let _the_daemon_is_ending = self.sender.send(work);
     }
 
-    /// The receiving end; `None` on a second call.
+    /// Returns the receiving end; `None` on a second call.
     pub(crate) fn receive(&self) -> Option<QueueReceiver<T>> {
         let receiver = self.receiver.borrow_mut().take()?;
         Some(QueueReceiver { receiver, queued: Rc::clone(&self.queued) })
@@ -133,7 +133,7 @@ impl InitWatches {
         self.watched.borrow_mut().remove(&incarnation);
     }
 
-    /// All watched processes, with their descriptors.
+    /// Returns all watched processes, with their descriptors.
     pub(crate) fn all(&self) -> Vec<(ContainerKey, u64, Option<RawFd>)> {
         let watched = self.watched.borrow();
         let rows = watched.iter();

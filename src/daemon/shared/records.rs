@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The records of pods and containers. Other modules read the store; only these functions change
-//! it.
+//! Keeps the records of pods and containers. Other modules read the store; only these functions change it.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
@@ -45,7 +44,7 @@ impl Records {
         self.marks_execs.set(is_wanted);
     }
 
-    /// The facts about a container that a wrapper needs for `exec`, except for its folder.
+    /// Returns the facts about a container that a wrapper needs for `exec`, except for its folder.
     fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
         let container = container.filter(|_| self.marks_execs.get())?;
         Some(events::exec_subject(&self.read(), container))
@@ -66,22 +65,22 @@ impl Records {
         }
     }
 
-    /// All records, to read. Do not hold this across an await.
+    /// Returns all records, to read. Do not hold this across an await.
     pub(crate) fn read(&self) -> Ref<'_, Store> {
         self.store.borrow()
     }
 
-    /// A copy of a container's current record.
+    /// Returns a copy of a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }
 
-    /// A container's key, which the records share with others that keep it.
+    /// Returns a container's key, which the records share with others that keep it.
     pub(crate) fn shared_key(&self, key: &ContainerKey) -> Rc<ContainerKey> {
         self.read().shared_key(key).unwrap_or_else(|| Rc::new(key.clone()))
     }
 
-    /// The boot ID of the records.
+    /// Returns the boot ID of the records.
     pub(crate) fn boot_id(&self) -> String {
         self.read().boot_id().to_owned()
     }
@@ -206,14 +205,14 @@ impl Records {
         self.store.borrow_mut().rebuild()
     }
 
-    /// Retries to remove files whose removal failed.
+    /// Retries the removal of files that could not be removed.
     fn retry_if_left(&self) {
         if self.read().has_leftovers() {
             self.refused.notify_one();
         }
     }
 
-    /// The number of requests whose records could not be written, and the last reason.
+    /// Returns the number of requests whose records could not be written, and the last reason.
     pub(crate) fn refusals(&self) -> Option<(usize, String)> {
         self.refusals.borrow().clone()
     }

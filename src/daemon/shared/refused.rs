@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections of plugins, by outcome. A process with access to the socket can cause thousands of refusals
-//! a second, so all are counted and few are logged; one more line counts the rest of a minute.
+//! Counts connections of plugins by outcome. A process with access to the socket can cause thousands of
+//! refusals a second, so all are counted and few are logged; one more line counts the rest of a minute.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ named! {
 }
 
 impl ConnectionLine {
-    /// One line about `count` further connections.
+    /// Returns one line about `count` further connections.
     pub(crate) fn more(self, count: u64) -> String {
         let what = match self {
             Self::Unaccepted => "could not be accepted",

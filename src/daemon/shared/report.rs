@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of `status` besides the records: requests, failures, unreadable data of the engines,
-//! and identity claims that an engine contradicts. Each list is bounded.
+//! Keeps the part of `status` besides the records: requests, failures, unreadable data of the
+//! engines, and identity claims that an engine contradicts. Each list is bounded.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};

@@ -6,7 +6,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::limits;
 
-/// Bytes of one permit: so little that a small node's snapshot does not wait for others.
+/// Bytes of one permit: few, so that a small node's snapshot does not wait for others.
 const UNIT: usize = 64 << 10;
 
 /// Memory for snapshots. A plugin that does not answer releases its share after its time-out.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// Pauses after a failure: the first; each further failure doubles it, up to the longest.
+/// The first pause after a failure, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -26,7 +26,7 @@ struct Failing {
 pub(crate) struct UpdateBackoff(RefCell<HashMap<(String, String), Failing>>);
 
 impl UpdateBackoff {
-    /// The number of failures and the remaining pause for updates of this container by this plugin;
+    /// Returns the number of failures and the remaining pause for updates of this container by this plugin;
     /// `None` if updates are tried.
     pub(crate) fn pause(&self, plugin: &str, container: &str) -> Option<(u32, Duration)> {
         let failing = self.0.borrow();
@@ -56,7 +56,7 @@ impl UpdateBackoff {
     }
 }
 
-/// The pause after this many consecutive failures.
+/// Returns the pause after this many consecutive failures.
 fn pause_after(failures: u32) -> Duration {
     match failures.checked_sub(limits::FREE_FAILURES) {
         None | Some(0) => Duration::ZERO,

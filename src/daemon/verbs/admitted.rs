@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The common part of `create` and of creation hooks: describes, announces and records the container, then asks the
+//! Does the common part of `create` and of creation hooks: describes, announces and records the container, asks the
 //! plugins.
 
 use std::cell::RefCell;
@@ -141,13 +141,13 @@ impl Admitted {
         self.description.role == Role::Sandbox
     }
 
-    /// The user of the process, as in the engine's document.
+    /// Returns the user of the process, as in the engine's document.
     pub(super) fn engines_user(&self) -> Value {
         let user = self.description.container.user.get_or_default();
         json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
     }
 
-    /// The file name of the runtime that the wrapper resolved.
+    /// Returns the file name of the runtime that the wrapper resolved.
     pub(super) fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
@@ -298,8 +298,8 @@ impl Admitted {
             .change_in_memory(&self.key, |record| record.outcome.skipped.extend(skipped));
     }
 
-    /// For `run` and `restore`, also sends StartContainer: every event that a plugin may refuse
-    /// comes before exec (D5).
+    /// Sends PostCreateContainer and StartContainer for `run` and `restore`: every event that a
+    /// plugin may refuse comes before exec (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.
@@ -309,7 +309,7 @@ impl Admitted {
     }
 }
 
-/// The error of an adjustment that cannot be applied, with the plugin that set the field.
+/// Returns the error of an adjustment that cannot be applied, with the plugin that set the field.
 pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     let plugin = error.field().and_then(|field| merged.plugin_behind(field));
     let what = quoted(&match &plugin {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `create`, `run` and `restore`: describe the container, ask the plugins in order, merge and check
-//! their replies, then write. Nothing in the bundle changes before every plugin has agreed; a
-//! refusal leaves it unchanged.
+//! Decides `create`, `run` and `restore`: describes the container, asks the plugins in order, merges and checks their
+//! replies, then writes. Nothing in the bundle changes before every plugin has agreed; a refusal leaves it unchanged.
 
 use std::rc::Rc;
 
@@ -99,7 +98,7 @@ fn has_news(record: &Container) -> bool {
         && record.outcome.gave_way.is_empty())
 }
 
-/// The values that `exec` applies; `None` if the record's list of changes is enough. It is not if
+/// Returns the values that `exec` applies; `None` if the record's list of changes is enough. It is not if
 /// later changes may displace entries, or if the engine's user is needed, which the list lacks.
 fn values_for_exec(admitted: &Admitted, changes: &[Change]) -> Option<Vec<ProcessValue>> {
     let user = admitted.engines_user();

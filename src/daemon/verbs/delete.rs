@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `delete`: never fails because of the daemon, and never waits long (D4). containerd deletes
-//! twice, and sometimes deletes a container that was never created; events are sent once. If a
-//! running infrastructure container is deleted, its pod is stopped right before.
+//! Decides `delete`, which never fails because of the daemon and never waits long (D4). containerd
+//! deletes twice, and sometimes deletes a container that was never created; events are sent once.
+//! If a running infrastructure container is deleted, its pod is stopped right before.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: a runtime that no wrapper started reports its container. Plugins are asked as usual,
-//! but the runtime has already read its document: only the cgroup values of an adjustment can be
-//! applied, and any other change refuses the container.
+//! Decides OCI hooks: a runtime that no wrapper started reports its container. Plugins are asked as
+//! usual, but the runtime has already read its document: only the cgroup values of an adjustment
+//! can be applied, and any other change refuses the container.
 //!
 //! If a wrapper became this runtime, the wrapper has reported the container, and the hook (whose
 //! parent is the same process) is ignored. Nothing in the bundle is written here.
@@ -120,7 +120,7 @@ async fn adjust(admitted: &Admitted) -> Result<()> {
     })
 }
 
-/// The resources of an adjustment; any other change refuses the container.
+/// Returns the resources of an adjustment; any other change refuses the container.
 fn applicable_part(
     admitted: &Admitted,
     merged: &Merged,
@@ -145,7 +145,7 @@ fn applicable_part(
     Ok(part.unwrap_or_default())
 }
 
-/// The first change that a cgroup cannot hold.
+/// Returns the first change that a cgroup cannot hold.
 pub(super) fn beyond_cgroups(patched: &PatchedSpec) -> Option<&SpecChange> {
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let mut changes = patched.changes.iter();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about the host that an adjustment needs before the pure patch: its resolved names, the
-//! features that the runtime supports, the propagation of mounts. Each is read only if the
-//! adjustment needs it; slow reads run on another thread. It changes nothing.
+//! Collects facts about the host that an adjustment needs before the pure patch: its resolved
+//! names, the features that the runtime supports, the propagation of mounts. Each is read only if
+//! the adjustment needs it; slow reads run on another thread. This module changes nothing.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -143,7 +143,7 @@ pub(crate) fn check_node(
     }
 }
 
-/// The facts about the host; its mounts are read only if the adjustment requests mounts that
+/// Returns the facts about the host; its mounts are read only if the adjustment requests mounts that
 /// propagate.
 pub(crate) async fn host_facts(
     daemon: &Daemon,

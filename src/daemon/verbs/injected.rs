@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's injections for a container that is being created: it chooses those that apply,
-//! tries them on this node and this document, and records the others. `chain` merges them.
+//! Chooses the operator's injections that apply to a container that is being created, tries them on
+//! this node and this document, and records the others. `chain` merges them.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Admitted {
         Ok(())
     }
 
-    /// The values of an injection, if a trial shows that this node and this document permit it
+    /// Returns the values of an injection, if a trial shows that this node and this document permit it
     /// alone; with the names of the fields if it was tried.
     async fn prepare(
         &self,

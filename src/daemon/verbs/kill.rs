@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `kill` of a pod's infrastructure container: sends StopPodSandbox before the signal (D37). It
-//! never fails because of the daemon, and delays the runtime by a second at most.
+//! Decides `kill` of a pod's infrastructure container: sends StopPodSandbox before the signal
+//! (D37). It never fails because of the daemon, and delays the runtime by a second at most.
 
 use std::rc::Rc;
 use std::time::Duration;

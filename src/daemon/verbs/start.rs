@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `start`: RunPodSandbox for a sandbox's pod, or StartContainer for a container. A refusal
-//! prevents the start.
+//! Decides `start`: sends RunPodSandbox for a sandbox's pod, or StartContainer for a container. A
+//! refusal prevents the start.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and the
-//! runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
+//! Decides `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and
+//! the runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
 //! repeats every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But
 //! a person may also have made the engine repeat its values. So plugins that own some are asked about a
 //! repetition too, as an engine's own NRI does, and keep the values that they do not set again.
@@ -140,7 +140,7 @@ impl EnginesQuestion {
     }
 }
 
-/// The requested values that do not take effect, because a plugin owns the field and none has set
+/// Returns the requested values that do not take effect, because a plugin owns the field and none has set
 /// it this time.
 fn repeated(
     request: &Block,
@@ -232,7 +232,7 @@ async fn ask(
     Ok(AnsweredUpdate { is_told: true, ..answer })
 }
 
-/// The plugins' part of the update of the container itself.
+/// Returns the plugins' part of the update of the container itself.
 fn own(
     daemon: &Daemon,
     record: &Container,
@@ -321,7 +321,7 @@ fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     Ok(Proceed { stdin: Some(stdin), argv, document: None })
 }
 
-/// The changes for `explain`: fields that plugins set, and fields that the engine took back.
+/// Returns the changes for `explain`: fields that plugins set, and fields that the engine took back.
 fn changes(
     record: &Container,
     merged: &UpdateOutcome,

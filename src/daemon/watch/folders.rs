@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches folders with one inotify descriptor: a host has few such folders, even with many pods. A
-//! watcher receives the names that appear and vanish, and an event if the kernel dropped events. It
-//! reads no file. Reference: inotify(7).
+//! watcher receives the names that appear and vanish, and an event if the kernel dropped events.
+//! This module reads no file. Reference: inotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -132,7 +132,7 @@ impl FolderWatch {
 }
 
 impl NewWatch {
-    /// The descriptor for [`add_watch`].
+    /// Returns the descriptor for [`add_watch`].
     pub(crate) fn events(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.0.events)
     }

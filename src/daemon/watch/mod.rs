@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernel events without polling: processes by descriptor, folders by inotify, writes by fanotify, and
-//! whether the process of a created container was started.
+//! Receives kernel events without polling: processes by descriptor, folders by inotify, writes by
+//! fanotify, and whether the process of a created container was started.
 //!
-//! It never interprets an event, and knows no record, no pod and no plugin. It imports no other
-//! folder of the daemon.
+//! This module never interprets an event, and knows no record, no pod and no plugin. It imports no
+//! other folder of the daemon.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes by descriptor: whether one has exited, and waiting for that, without polling.
+//! Watches processes by descriptor: whether one has exited, and when one exits, without polling.
 //!
 //! A PID may be reused; PID and start time together identify one process. This module never sends a signal.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a container's process was started, even if it has exited since: a `run` may end within
-//! milliseconds and leave no state.
+//! Determines whether a container's process was started, even if it has exited since: a `run` may
+//! end within milliseconds and leave no state.
 //!
 //! runc's init waits at `exec.fifo` in the container's folder: it opens the fifo for writing, which
 //! blocks until the runtime opens it for reading (fifo(7)). If the container fails earlier, the

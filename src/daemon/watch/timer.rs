@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kernel timer for checks every few seconds as long as the daemon runs. It wakes an idle daemon once; the event
-//! loop's own timers wake it two or three times. Reference: timerfd_create(2).
+//! Provides a kernel timer for checks every few seconds as long as the daemon runs. It wakes an idle daemon once;
+//! the event loop's own timers wake it two or three times. Reference: timerfd_create(2).
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches writes to files and reports the process that wrote, with one fanotify group; inotify
-//! does not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. It reads no file and no
-//! process. Reference: fanotify(7).
+//! does not name the writer. It needs CAP_SYS_ADMIN and Linux 5.15. This module reads no file and
+//! no process. Reference: fanotify(7).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -161,7 +161,7 @@ struct RawEvent {
     process: RawFd,
 }
 
-/// The events in these bytes.
+/// Returns the events in these bytes.
 fn events(mut bytes: &[u8]) -> impl Iterator<Item = RawEvent> {
     std::iter::from_fn(move || {
         let number = |at: usize| bytes.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Controllers of a user's cgroup, on trees of files.
+//! Tests controllers of a user's cgroup, on trees of files.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::{HostTree, linux, says};
 use crate::resolve::check_delegated;
 use crate::spec::patch::{PatchError, Resolved};
 
-/// A plugin's values for a container with this cgroup.
+/// Checks a plugin's values for a container with this cgroup.
 fn checked(tree: &HostTree, cgroup: &str, members: &[&str]) -> Result<(), PatchError> {
     let all = json!({
         "memory": {"limit": {"value": 1 << 20}},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device nodes of CDI files, completed from the host's nodes. The tests use a pipe and a link to
+//! Tests device nodes of CDI files, completed from the host's nodes. They use a pipe and a link to
 //! `/dev/null`, which need no privilege.
 
 use nix::sys::stat::Mode;
@@ -9,7 +9,7 @@ use crate::plugin::api;
 
 const FIELD: &str = "CdiDevices[v.com/d=x]";
 
-/// A host with a pipe that only its owner may open, a character device and a plain file.
+/// Returns a host with a pipe that only its owner may open, a character device and a plain file.
 fn tree(nodes: &str) -> HostTree {
     let text = format!(
         "cdiVersion: 1.1.0\nkind: v.com/d\ndevices:\n- name: x\n  containerEdits:\n    deviceNodes: [{nodes}]\n"
@@ -21,7 +21,7 @@ fn tree(nodes: &str) -> HostTree {
     tree
 }
 
-/// The only node: type, numbers, mode.
+/// Returns the only node: type, numbers, mode.
 #[track_caller]
 fn node(nodes: &str) -> (String, i64, i64, Option<u32>) {
     let resolved = tree(nodes).resolve(&cdi(&["v.com/d=x"])).unwrap();

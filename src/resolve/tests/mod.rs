@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
+//! Tests names resolved on trees of files in place of a host; needs of adjustments are in `needs.rs`.
 
 mod delegated;
 mod device_nodes;
@@ -76,7 +76,7 @@ fn says(error: &PatchError, wanted: &[&str]) {
     }
 }
 
-/// The adjustment that a plugin writes as this JSON.
+/// Returns the adjustment that a plugin writes as this JSON.
 fn asks(adjustment: &Value) -> api::ContainerAdjustment {
     crate::plugin::json::read(adjustment).unwrap()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The needs of adjustments, compared with runtimes' responses.
+//! Tests the needs of adjustments, compared with runtimes' responses.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn mount(destination: &str, options: &[&str]) -> Value {
     json!({"destination": destination, "options": options})
 }
 
-/// The result of the check for a runtime that writes resources itself.
+/// Returns the result of the check for a runtime that writes resources itself.
 fn checked(adjustment: &api::ContainerAdjustment, runtime: &Features) -> Result<(), PatchError> {
     check_runtime(adjustment, &Resolved::default(), runtime, ResourceWriter::Runtime)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Features that nodes lack, on trees of files; the table of docs/compatibility.md matches the
-//! code's.
+//! Tests features that nodes lack, on trees of files, and that the table of docs/compatibility.md matches the code.
 
 use std::path::Path;
 
@@ -16,7 +15,7 @@ fn checked(tree: &HostTree, adjustment: &api::ContainerAdjustment) -> Result<(),
     check_node(adjustment, &Resolved::default(), resctrl, b"{}", &tree.host())
 }
 
-/// An adjustment for each row of the table, with the field that a refusal names.
+/// Returns an adjustment for each row of the table, with the field that a refusal names.
 fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     [
         (json!({"resources": {"unified": {"memory.high": "1"}}}), "CgroupsUnified[memory.high]"),
@@ -32,7 +31,7 @@ fn each() -> Vec<(api::ContainerAdjustment, &'static str)> {
     .into()
 }
 
-/// Two nodes: one that lacks every feature, and one that has all.
+/// Returns two nodes: one that lacks every feature, and one that has all.
 fn nodes() -> [HostTree; 2] {
     let poor = HostTree::new(&[
         ("/sys/fs/cgroup/memory/tasks", ""),
@@ -78,7 +77,7 @@ fn a_missing_controller_or_page_size_is_named() {
 
 #[test]
 fn unreadable_controllers_do_not_mean_cgroup_v1() {
-    // A folder fails with another error than a missing file.
+    // Reading a folder fails with another error than reading a missing file.
     let node = HostTree::new(&[("/sys/fs/cgroup/cgroup.controllers/x", "")]);
     let [(unified, _), ..] = <[_; 5]>::try_from(each()).unwrap();
     says(&checked(&node, &unified).unwrap_err(), &["cgroup.controllers cannot be read: "]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources for which the host's cgroups have no setting, on trees of files.
+//! Tests resources for which the host's cgroups have no setting, on trees of files.
 
 use std::path::Path;
 
@@ -131,7 +131,7 @@ fn fields_that_the_kernel_lacks_are_refused_by_name() {
 
 #[test]
 fn an_unreadable_file_does_not_count_as_missing() {
-    // A folder fails with another error than a missing file.
+    // Reading a folder fails with another error than reading a missing file.
     let budget = "/sys/fs/cgroup/cpu/kubepods/cpu.rt_runtime_us";
     let node = HostTree::new(&[(&format!("{budget}/x"), "")]);
     let error = checked(&node, &json!({"cpu": {"realtimeRuntime": 900}})).unwrap_err();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Annotations.
+//! Applies annotations.
 //!
 //! runc stores annotations as `key=value` labels beside its own `bundle=` label, and runtimes act
 //! on some keys (systemd properties, CRIU configuration, crun's handlers). If a plugin set those,

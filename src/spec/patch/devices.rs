@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Device nodes, and the cgroup rules that let the container use them.
+//! Applies device nodes, and the cgroup rules that let the container use them.
 //!
 //! A new node adds its rule, and a removed node removes its rule unless another node is the same
 //! device. Rules with wildcards are the engine's and never changed. Reference: NRI `AdjustDevices`,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OCI hooks: each is added after the existing ones.
+//! Adds OCI hooks after the existing ones.
 //!
 //! The engine's hooks are never removed or moved; NRI has no request for that. Reference: OCI
 //! runtime-spec `config.md`, POSIX-platform hooks; NRI `AdjustHooks`.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that `exec` starts in a container: the engine creates its document from its records, which lack the
-//! values that plugins set at the container's creation.
+//! Edits the document of a process that `exec` starts: the engine creates it from records that lack the values
+//! that plugins set at the container's creation.
 //!
 //! The rule (D36): if a value is absent or the engine's, the plugin's is set; any other value was requested by the
 //! caller (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the engine's. Groups

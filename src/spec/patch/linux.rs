@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part of an adjustment: the order of its fields, and the small fields.
+//! Applies the fields of an adjustment's Linux part in order; the small ones are edited here.
 //!
 //! Each field is named here, so that a new field breaks the build until its handling is decided.
 //! Reference: NRI `Generator.Adjust`, except for BUG-06, BUG-12, BUG-G1; decision D23.
@@ -141,7 +141,7 @@ fn patch_sysctls(patch: &mut Patch<'_, '_>, sysctl: &HashMap<String, String>) ->
     patch_map(object, &wanted, ("linux.sysctl", "Sysctl"), &mut patch.changes)
 }
 
-/// The types of the namespaces that the container will have.
+/// Returns the types of the namespaces that the container will have.
 fn namespaces_of(root: &mut Object<'_>) -> Result<HashSet<String>> {
     let mut types = HashSet::new();
     for item in root.object("linux")?.array("namespaces")?.items().iter() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The NUMA memory policy, replaced as a whole.
+//! Replaces the NUMA memory policy as a whole.
 //!
-//! It cannot be removed: NRI has no request for that, and mode zero is a policy too. Reference: NRI
-//! `AdjustMemoryPolicy`, except for BUG-G14; set_mempolicy(2).
+//! The policy cannot be removed: NRI has no request for that, and mode zero is a policy too.
+//! Reference: NRI `AdjustMemoryPolicy`, except for BUG-G14; set_mempolicy(2).
 
 use super::{Patch, Result, all_known, known, object_of, values};
 use crate::error::quoted;

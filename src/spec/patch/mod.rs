@@ -97,7 +97,7 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// The NRI field that cannot be applied, spelled like the plugin's key, by which its owner is found.
+    /// Returns the NRI field that cannot be applied, spelled like the plugin's key, by which its owner is found.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::SpecDocument(_) => None,
@@ -288,7 +288,7 @@ fn known<E: EnumFull>(field: &str, what: &str, value: EnumOrUnknown<E>) -> Resul
     Ok((value, Value::from(value.descriptor().name())))
 }
 
-/// The names of a list of enumeration values.
+/// Returns the names of a list of enumeration values.
 fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Value> {
     values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }

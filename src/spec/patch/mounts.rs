@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts.
+//! Applies mounts.
 //!
 //! A new mount replaces all mounts with the same destination. If anything changed, mounts are
 //! sorted in the reference's order, by depth and then by destination, so that parents precede their
@@ -124,7 +124,7 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value> {
     ]))
 }
 
-/// The NRI field of the mount at `destination`, by which its owner is found (D25).
+/// Returns the NRI field of the mount at `destination`, by which its owner is found (D25).
 pub(crate) fn field_of(destination: &str) -> String {
     format!("Mounts[{}]", clean(destination))
 }

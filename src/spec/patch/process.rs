@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process: environment, arguments, resource limits, OOM score.
+//! Applies changes of the process: environment, arguments, resource limits, OOM score.
 //!
 //! Entries that a plugin does not name stay, even those without `=`. Values are never expanded or merged: a
 //! variable is replaced as a whole. Reference: NRI `AdjustEnv`, `AdjustArgs`, `AdjustOomScoreAdj`,
@@ -84,7 +84,7 @@ impl<'t> Environment<'t> {
         (there, value)
     }
 
-    /// Sets a variable to `wanted`, or removes it, if it is absent or has the value `replaced`;
+    /// Sets a variable to `wanted` (`None` removes it) if it is absent or has the value `replaced`;
     /// returns whether the document changed.
     pub(super) fn replace(
         &mut self,
@@ -279,7 +279,7 @@ fn is_same_limit(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// The positions of a limit in a list.
+/// Returns the positions of a limit in a list.
 fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>> {
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {

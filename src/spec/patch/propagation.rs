@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Propagation: a bind mount that propagates needs a host mount that propagates, and a root file
-//! system that permits it.
+//! Checks propagation: a bind mount that propagates needs a host mount that propagates, and a root
+//! file system that permits it.
 //!
 //! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
-//! decides. It never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7; mount_namespaces(7),
-//! proc(5).
+//! decides. This module never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7;
+//! mount_namespaces(7), proc(5).
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,7 +37,7 @@ enum Propagation {
     Slave,
 }
 
-/// The mount sources of an adjustment, its CDI devices included, for which facts about host mounts
+/// Returns the mount sources of an adjustment, its CDI devices included, for which facts about host mounts
 /// are needed.
 pub fn propagating_sources<'a>(
     adjustment: &'a api::ContainerAdjustment,
@@ -73,7 +73,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, mount: &api::Mount) -> Result<()>
     Ok(patch.changes.set(linux, "rootfsPropagation", Value::from(value), names)?)
 }
 
-/// The propagation that a mount requests; the last of its options applies, as in mount(8).
+/// Returns the propagation that a mount requests; the last of its options applies, as in mount(8).
 fn wanted(mount: &api::Mount) -> Option<Propagation> {
     let (_, is_removal) = unmark(&mount.destination);
     let is_bind = mount.type_ == "bind"
@@ -145,7 +145,7 @@ impl HostMounts {
         Self(all)
     }
 
-    /// The host's mount that contains `path`: its mount point, and how it propagates.
+    /// Returns the host's mount that contains `path`: its mount point, and how it propagates.
     fn holding(&self, path: &str) -> Option<(&str, Option<Propagation>)> {
         let mut branch = self.0.first()?;
         let mut found = branch.mount.as_ref();

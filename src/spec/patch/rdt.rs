@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Intel RDT: class of service, schemata, monitoring.
+//! Applies Intel RDT: class of service, schemata, monitoring.
 //!
 //! A removal is applied first and removes the whole section; only values set in the same adjustment
 //! remain. Without a removal, fields that a plugin does not name stay. This module never accesses
@@ -57,7 +57,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
         settings.push(RdtSetting { key: "closID", nri_field: CLOS_ID, value });
     }
     if let Some(schemata) = schemata.as_ref().map(|given| given.value.as_slice()) {
-        // The runtime writes each on a line, and a line feed inside one would start another schema.
+        // The runtime writes each schema on a line, and a line feed inside one would start another.
         let is_line = |line: &&String| line.contains(':') && !line.chars().any(char::is_control);
         if let Some(odd) = schemata.iter().find(|line| !is_line(line)) {
             let problem = format!("\"{}\" is not a schema, such as MB:0=70", quoted(odd));
@@ -115,7 +115,7 @@ fn replace(linux: &mut Object<'_>, settings: Vec<RdtSetting>, changes: &mut Chan
     Ok(())
 }
 
-/// The NRI field to which a member of the section belongs.
+/// Returns the NRI field to which a member of the section belongs.
 fn owner_of(key: &str) -> &'static str {
     match key {
         "schemata" | "l3CacheSchema" | "memBwSchema" => SCHEMATA,

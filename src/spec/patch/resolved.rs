@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resolved names of an adjustment, and their edits of `config.json`: CDI devices, block I/O and RDT classes.
+//! Applies the resolved names of an adjustment to `config.json`: CDI devices, block I/O and RDT classes.
 //!
 //! Files of the host define the names, and `src/resolve` reads them before; here the definitions
 //! are plain data. An unresolved name is refused, never skipped. Reference: NRI `InjectCDIDevices`,
@@ -164,7 +164,7 @@ impl<'t> Edited<'t> {
     }
 }
 
-/// CDI gives bind mounts mapped IDs, so that files keep their owners in a container with a user namespace.
+/// Gives bind mounts mapped IDs, as CDI does, so that files keep their owners in a user namespace.
 fn with_mapped_ids<'m>(
     root: &mut Object<'_>,
     mounts: &'m [api::Mount],
@@ -217,7 +217,7 @@ impl Ids {
         Ok(Self { uid: id(user.value("uid")?), gid: id(user.value("gid")?) })
     }
 
-    /// CDI gives a node without an owner to the container's user.
+    /// Gives a node without an owner to the container's user, as CDI does.
     fn fill(self, node: &api::LinuxDevice) -> api::LinuxDevice {
         let mut node = node.clone();
         if node.uid.is_none() {

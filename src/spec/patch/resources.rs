@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of an adjustment in the OCI specification's form.
+//! Converts an adjustment's resources to the OCI specification's form.
 //!
 //! One list of settings serves for edits of config.json at creation and for the overlay in updates,
 //! so that both agree. Values are checked here, where the plugin can still be named, but never
@@ -135,7 +135,7 @@ pub fn overlay_of(
             Class::Set(Value::Object(class)) => class.clone(),
             Class::Set(_) | Class::Cleared | Class::Unasked => Map::new(),
         };
-        // Has all members, so that nothing of an earlier class remains. Runtimes ignore a weight of zero.
+        // The section gets all members, so that nothing of an earlier class remains. Runtimes ignore a weight of zero.
         let mut whole = Map::from_iter([("weight".to_owned(), Value::from(0))]);
         whole.extend(BLOCK_IO_LISTS.map(|list| (list.to_owned(), Value::Array(Vec::new()))));
         whole.extend(class);

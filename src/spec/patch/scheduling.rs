@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scheduling of the process: CPU scheduler and I/O priority.
+//! Applies the process's CPU scheduler and I/O priority.
 //!
 //! Values are checked as the kernel does, while the plugin can still be named. The engine's values
 //! are not merged: each of the two is replaced or removed as a whole. Reference: NRI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The seccomp policy, replaced as a whole.
+//! Replaces the seccomp policy as a whole.
 //!
 //! Only the form of names is checked, because the runtime's libseccomp decides which names exist. A
 //! policy is never merged with the engine's and cannot be removed, because NRI has no request for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scheduler, I/O priority, seccomp, network devices, memory policy, RDT.
+//! Tests scheduler, I/O priority, seccomp, network devices, memory policy, RDT.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn rdt(clos_id: Option<&str>, schemata: Option<&[&str]>, remove: bool) -> Adjust
     linux(&json!({"rdt": {"closId": clos_id, "schemata": schemata, "remove": remove}}))
 }
 
-/// The resulting document, and `(field, NRI field)` of each change; applying it twice has the same
+/// Returns the resulting document, and `(field, NRI field)` of each change; applying it twice has the same
 /// result as once.
 fn outcome(document: &str, adjustment: &Adjustment) -> (String, Vec<(String, String)>) {
     let (text, changes) = adjusted(document, adjustment);

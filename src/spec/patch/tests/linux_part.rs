@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Linux part: devices, resources, namespaces, and fields that are not applied.
+//! Tests the Linux part: devices, resources, namespaces, and fields that are not applied.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of adjusted documents: helpers to create adjustments.
+//! Tests adjusted documents, with helpers to create adjustments.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ fn invalid_field(adjustment: &Adjustment) -> String {
     }
 }
 
-/// The adjustment that a plugin writes as this JSON.
+/// Returns the adjustment that a plugin writes as this JSON.
 fn asks(adjustment: &Value) -> Adjustment {
     crate::plugin::json::read(adjustment).unwrap()
 }

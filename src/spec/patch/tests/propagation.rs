@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts that propagate, and the host's conditions for them.
+//! Tests mounts that propagate, and the host's conditions for them.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn tmpfs() -> api::Mount {
     api::Mount { type_: "tmpfs".to_owned(), ..mount("/a", &["rshared"]) }
 }
 
-/// A mount of `source` with `option`, on a host with only these lines of mountinfo.
+/// Returns a mount of `source` with `option`, on a host with only these lines of mountinfo.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
         mounts: Some(HostMounts::read(&mountinfo.join("\n"))),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that are refused because they lead out of the container, are ambiguous, or are accepted
-//! by no kernel; and similar values that are accepted.
+//! Tests that values are refused if they lead out of the container, are ambiguous, or are accepted
+//! by no kernel; and that similar values are accepted.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Annotations, process, hooks and mounts, and documents as a whole.
+//! Tests annotations, process, hooks and mounts, and documents as a whole.
 
 use serde_json::{Value, json};
 

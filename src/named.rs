@@ -36,7 +36,7 @@ macro_rules! named {
 
         impl $Enum {
             /// The variant's name.
-            $vis fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant => $name),+
                 }

@@ -7,7 +7,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::EngineKind;
+use super::{CallerInfo, DetectedEngine, Document, EngineKind, Facts, Seen, Wanted};
+use super::{containerd, cri, crio, ctr, docker, isulad, kubernetes, own, podman};
+
+/// Names the sources on the host that have more data about a container.
+type WantedFn = fn(&CallerInfo<'_>, &Document<'_>) -> Wanted;
+
+/// Describes a container and its pod.
+type FactsFn = fn(DetectedEngine, Seen<'_>) -> Facts;
 
 /// Where an engine's monitor writes a container's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,26 +60,53 @@ pub(crate) struct Behaviour {
     pub(crate) exit_place: ExitPlace,
     /// Its exit file is removed, once read, before the runtime deletes the container if it has this.
     pub(crate) lasting_exit: Option<LastingExit>,
+    /// The folder that it keeps for a container until it is removed there, if it outlives the runtime's state.
+    pub(crate) folder_until_removed: fn(bundle: &str, id: &str, is_sandbox: bool) -> Option<String>,
+    /// It stands for no engine, so nothing has to prove it.
+    pub(super) is_no_engine: bool,
+    /// A container with the annotations of a sandbox is one.
+    pub(super) has_certain_sandboxes: bool,
+    /// Kubelet's labels may be its only annotations.
+    pub(super) has_only_labels: bool,
+    /// Annotations name the classes of which its documents have only the effect.
+    pub(super) has_classes: bool,
+    pub(super) wanted: WantedFn,
+    /// Names the sources to which the fetched ones lead; some may have been requested before.
+    pub(super) wanted_more: fn(Seen<'_>) -> Wanted,
+    pub(super) facts: FactsFn,
 }
 
-const NONE: Behaviour = Behaviour {
-    has_shim: false,
-    has_pods: false,
-    is_kubernetes: false,
-    reports_pods: false,
-    uses_ids_once: false,
-    has_login: false,
-    forgets_at_removal: false,
-    forgets_at_stop: false,
-    annotates_members: false,
-    exit_place: ExitPlace::Nowhere,
-    lasting_exit: None,
-};
+const fn row(wanted: WantedFn, facts: FactsFn) -> Behaviour {
+    Behaviour {
+        has_shim: false,
+        has_pods: false,
+        is_kubernetes: false,
+        reports_pods: false,
+        uses_ids_once: false,
+        has_login: false,
+        forgets_at_removal: false,
+        forgets_at_stop: false,
+        annotates_members: false,
+        exit_place: ExitPlace::Nowhere,
+        lasting_exit: None,
+        folder_until_removed: |_, _, _| None,
+        is_no_engine: false,
+        has_certain_sandboxes: false,
+        has_only_labels: false,
+        has_classes: false,
+        wanted,
+        wanted_more: |_| Wanted::default(),
+        facts,
+    }
+}
 
-const SHIM: Behaviour = Behaviour { has_shim: true, exit_place: ExitPlace::Bundle, ..NONE };
+const fn shim(wanted: WantedFn, facts: FactsFn) -> Behaviour {
+    Behaviour { has_shim: true, exit_place: ExitPlace::Bundle, ..row(wanted, facts) }
+}
 
-const KUBERNETES: Behaviour =
-    Behaviour { has_pods: true, is_kubernetes: true, uses_ids_once: true, ..NONE };
+const fn kubernetes(wanted: WantedFn, facts: FactsFn) -> Behaviour {
+    Behaviour { has_pods: true, is_kubernetes: true, uses_ids_once: true, ..row(wanted, facts) }
+}
 
 impl EngineKind {
     /// The engine's behaviour.
@@ -83,26 +117,43 @@ impl EngineKind {
                 reports_pods: true,
                 forgets_at_removal: true,
                 exit_place: ExitPlace::Bundle,
-                ..KUBERNETES
+                folder_until_removed: containerd::cri_folder,
+                has_certain_sandboxes: true,
+                has_classes: true,
+                ..kubernetes(containerd::wanted, containerd::facts)
             },
-            Self::Containerd | Self::Nerdctl | Self::Docker => SHIM,
+            Self::Containerd => shim(ctr::wanted, ctr::facts),
+            Self::Nerdctl => shim(ctr::wanted, ctr::facts_of_nerdctl),
+            Self::Docker => Behaviour {
+                wanted_more: docker::wanted_more,
+                ..shim(docker::wanted, docker::facts)
+            },
+            // It deletes a container only when it removes it, so it has no folder until then.
             Self::Crio => Behaviour {
                 reports_pods: true,
                 forgets_at_stop: true,
                 exit_place: ExitPlace::Folder("/var/run/crio/exits"),
                 lasting_exit: Some(LastingExit::SecondFile),
-                ..KUBERNETES
+                has_classes: true,
+                ..kubernetes(crio::wanted, crio::facts)
             },
             Self::Podman => Behaviour {
                 has_login: true,
                 annotates_members: true,
                 exit_place: ExitPlace::Folder("/run/libpod/exits"),
                 lasting_exit: Some(LastingExit::Databases),
-                ..NONE
+                wanted_more: podman::wanted_more,
+                ..row(podman::wanted, podman::facts)
             },
-            Self::Isulad => Behaviour { has_pods: true, ..NONE },
-            Self::Kubernetes => KUBERNETES,
-            Self::Plain => Behaviour { has_login: true, ..NONE },
+            Self::Isulad => Behaviour { has_pods: true, ..row(cri::wanted, isulad::facts) },
+            Self::Kubernetes => {
+                Behaviour { has_only_labels: true, ..kubernetes(cri::wanted, kubernetes::facts) }
+            }
+            Self::Plain => Behaviour {
+                has_login: true,
+                is_no_engine: true,
+                ..row(|_, _| Wanted::default(), own::facts)
+            },
         }
     }
 
@@ -141,7 +192,8 @@ impl EngineName {
 
     /// The engine's behaviour; nothing is assumed about an unknown one.
     pub(crate) fn behaviour(&self) -> Behaviour {
-        self.kind().map_or(NONE, EngineKind::behaviour)
+        let unknown = || Behaviour { has_login: false, ..EngineKind::Plain.behaviour() };
+        self.kind().map_or_else(unknown, EngineKind::behaviour)
     }
 }
 

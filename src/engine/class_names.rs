@@ -5,7 +5,7 @@
 //! itself names the RDT class (`ctr run --rdt-class`), and they have no block I/O classes.
 //! `src/resolve` resolves the classes that plugins name.
 
-use super::{Document, EngineKind, Facts};
+use super::{Document, Facts};
 
 /// Returns the requested class: the one for this container, else for a container of this name in
 /// the pod, else for all of them.
@@ -22,7 +22,7 @@ fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<Strin
 
 /// Adds the class names to the facts.
 pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
-    if !matches!(facts.engine.kind, EngineKind::ContainerdCri | EngineKind::Crio) {
+    if !facts.engine.kind.behaviour().has_classes {
         let class = document.clos.filter(|class| !class.is_empty());
         facts.container.rdt_class = class.map(ToOwned::to_owned);
         return;
@@ -35,7 +35,7 @@ pub(super) fn fill_in(facts: &mut Facts, document: &Document<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CallerInfo, Document, Facts, detect};
+    use super::super::{CallerInfo, Document, EngineKind, Facts, detect};
     use super::*;
 
     fn told(clos: Option<&str>, limits_block_io: bool, pod: &[(&str, &str)]) -> Facts {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::identity::{Claims, Field, Source, Writer};
 use super::{
-    CallerInfo, ContainerFacts, DetectedEngine, Document, EngineKind, Facts, Image, PodDocument,
-    PodFacts, Role, Seen, Wanted, is_id, pod_cgroup,
+    CallerInfo, ContainerFacts, DetectedEngine, Document, Facts, Image, PodDocument, PodFacts,
+    Role, Seen, Wanted, is_id, pod_cgroup,
 };
 
 /// `sandbox` or `container`.
@@ -129,7 +129,7 @@ fn role(
     if settled.is_none_or(|(role, _)| role != "sandbox") {
         return Role::Container;
     }
-    if engine.kind == EngineKind::ContainerdCri {
+    if engine.kind.behaviour().has_certain_sandboxes {
         return Role::Sandbox;
     }
     let names_another = document.said(SANDBOX_ID).is_some_and(|id| id != call.id);
@@ -166,7 +166,7 @@ fn claim_names(
         if field != Field::ContainerName {
             claims.add(field, Source::SandboxDocument, other);
         }
-        if !is_said && engine.kind == EngineKind::Kubernetes {
+        if !is_said && engine.kind.behaviour().has_only_labels {
             claims.add(field, Source::Annotation, document.said(kubelet));
         }
     }

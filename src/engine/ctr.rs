@@ -4,13 +4,13 @@
 //! image's. So nri-runc's keys count only in annotations. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
-use super::{CallerInfo, DetectedEngine, EngineKind, Facts, Image, Seen, Wanted, containerd, own};
+use super::{CallerInfo, DetectedEngine, Document, Facts, Image, Seen, Wanted, containerd, own};
 
 /// Only nerdctl writes this key.
 pub(super) const NERDCTL_NAMESPACE: &str = "nerdctl/namespace";
 const NERDCTL_NAME: &str = "nerdctl/name";
 
-pub(super) fn wanted(call: &CallerInfo<'_>) -> Wanted {
+pub(super) fn wanted(call: &CallerInfo<'_>, _: &Document<'_>) -> Wanted {
     let mut store = containerd::query(call, vec![call.id.to_owned()]);
     if let Some(query) = &mut store {
         query.with_images = true;
@@ -19,8 +19,35 @@ pub(super) fn wanted(call: &CallerInfo<'_>) -> Wanted {
 }
 
 pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let mut facts = facts_of_record(engine, seen);
+    own::apply(&mut facts, seen.document, seen.document.annotations);
+    facts
+}
+
+/// Adds the name and the namespace that nerdctl writes to annotations.
+pub(super) fn facts_of_nerdctl(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let Seen { call, document, .. } = seen;
+    let mut facts = facts_of_record(engine, seen);
+    if let Some(name) = document.said(NERDCTL_NAME) {
+        facts.pod.name.clone_from(&name);
+        facts.container.name = name;
+    }
+    let mut claims = Claims::new(facts.engine.kind);
+    let by_bundle = containerd::namespace(call.bundle).map(ToOwned::to_owned);
+    claims.add(Field::PodNamespace, Source::BundlePath, by_bundle);
+    let said = document.said(NERDCTL_NAMESPACE);
+    claims.add(Field::PodNamespace, Source::Annotation, said);
+    let settled = claims.settle(Field::PodNamespace, &mut facts.contradictions);
+    if let Some((namespace, writer)) = settled {
+        (facts.pod.namespace, facts.namespace_by) = (namespace, Some(writer));
+    }
+    own::apply(&mut facts, document, document.annotations);
+    facts
+}
+
+/// Describes the container by containerd's record, without nri-runc's keys.
+fn facts_of_record(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, found } = seen;
-    let is_nerdctl = engine.kind == EngineKind::Nerdctl;
     let mut facts = Facts::alone(engine, call);
     facts.pod.annotations = document.annotations.clone();
     facts.pod.uid = call.id.to_owned();
@@ -45,21 +72,5 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
                 .push(format!("containerd did not provide labels, image and runtime: {why}"));
         }
     }
-    if is_nerdctl {
-        if let Some(name) = document.said(NERDCTL_NAME) {
-            facts.pod.name.clone_from(&name);
-            facts.container.name = name;
-        }
-        let mut claims = Claims::new(EngineKind::Nerdctl);
-        let by_bundle = containerd::namespace(call.bundle).map(ToOwned::to_owned);
-        claims.add(Field::PodNamespace, Source::BundlePath, by_bundle);
-        let said = document.said(NERDCTL_NAMESPACE);
-        claims.add(Field::PodNamespace, Source::Annotation, said);
-        let settled = claims.settle(Field::PodNamespace, &mut facts.contradictions);
-        if let Some((namespace, writer)) = settled {
-            (facts.pod.namespace, facts.namespace_by) = (namespace, Some(writer));
-        }
-    }
-    own::apply(&mut facts, document, document.annotations);
     facts
 }

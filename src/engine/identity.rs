@@ -279,7 +279,7 @@ impl Facts {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),
             Some(Writer::Operator) => {
-                self.engine.is_proven() || self.engine.kind == EngineKind::Plain
+                self.engine.is_proven() || self.engine.kind.behaviour().is_no_engine
             }
             Some(Writer::Author | Writer::Anybody) | None => self.pod.namespace.is_empty(),
         };
@@ -290,14 +290,14 @@ impl Facts {
     /// namespace or determined the engine, or the engine has pods and the namespace is missing. A
     /// default namespace is not doubtful.
     pub fn is_doubtful(&self) -> bool {
-        let kind = self.engine.kind;
-        if !self.engine.is_proven() && kind != EngineKind::Plain {
+        let behaviour = self.engine.kind.behaviour();
+        if !self.engine.is_proven() && !behaviour.is_no_engine {
             return true;
         }
-        if kind.behaviour().has_pods && self.pod.namespace.is_empty() {
+        if behaviour.has_pods && self.pod.namespace.is_empty() {
             return true;
         }
-        let is_default = !kind.behaviour().has_pods && self.namespace_by.is_none();
+        let is_default = !behaviour.has_pods && self.namespace_by.is_none();
         !is_default && self.has_unproven_namespace()
     }
 

@@ -270,15 +270,7 @@ pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<
 
 /// Names the host's sources that have more data about this call's container.
 pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
-    match engine.kind {
-        EngineKind::ContainerdCri => containerd::wanted(call, document),
-        EngineKind::Containerd | EngineKind::Nerdctl => ctr::wanted(call),
-        EngineKind::Docker => docker::wanted(call, document),
-        EngineKind::Crio => crio::wanted(call, document),
-        EngineKind::Podman => podman::wanted(call, document),
-        EngineKind::Isulad | EngineKind::Kubernetes => cri::wanted(call, document),
-        EngineKind::Plain => Wanted::default(),
-    }
+    (engine.kind.behaviour().wanted)(call, document)
 }
 
 /// Whether Docker's record of this container was not found, so that the host's Docker daemons must be asked for other
@@ -297,22 +289,12 @@ pub const ROUNDS: usize = 3;
 
 /// Names the sources to which the fetched ones lead; some may have been requested before.
 pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
-    match engine.kind {
-        EngineKind::Docker => docker::wanted_more(seen),
-        EngineKind::Podman => podman::wanted_more(seen.call, seen.found),
-        EngineKind::ContainerdCri
-        | EngineKind::Containerd
-        | EngineKind::Nerdctl
-        | EngineKind::Crio
-        | EngineKind::Isulad
-        | EngineKind::Kubernetes
-        | EngineKind::Plain => Wanted::default(),
-    }
+    (engine.kind.behaviour().wanted_more)(seen)
 }
 
 /// Describes this call's container according to the engine.
 pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
-    let mut facts = of_engine(engine, seen);
+    let mut facts = (engine.kind.behaviour().facts)(engine, seen);
     if facts.role == Role::Container {
         complete_workload(&mut facts, seen.document);
     }
@@ -360,46 +342,6 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
 pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
         facts.pod.resources = pod_cgroup::resources(document, found);
-    }
-}
-
-fn of_engine(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
-    match engine.kind {
-        EngineKind::ContainerdCri => containerd::facts(engine, seen),
-        EngineKind::Containerd | EngineKind::Nerdctl => ctr::facts(engine, seen),
-        EngineKind::Docker => docker::facts(engine, seen),
-        EngineKind::Crio => crio::facts(engine, seen),
-        EngineKind::Podman => podman::facts(engine, seen),
-        EngineKind::Isulad => isulad::facts(engine, seen),
-        EngineKind::Kubernetes => kubernetes::facts(engine, seen),
-        // The container is its own pod, unless nri-runc's annotations set another.
-        EngineKind::Plain => {
-            let mut facts = Facts::alone(engine, seen.call);
-            facts.pod.annotations = seen.document.annotations.clone();
-            own::apply(&mut facts, seen.document, seen.document.annotations);
-            facts
-        }
-    }
-}
-
-/// The folder that this engine keeps for a container until it is removed there, if it outlives the runtime's state.
-pub(crate) fn folder_until_removed(
-    engine: EngineKind,
-    bundle: &str,
-    id: &str,
-    is_sandbox: bool,
-) -> Option<String> {
-    match engine {
-        EngineKind::ContainerdCri => containerd::cri_folder(bundle, id, is_sandbox),
-        // CRI-O deletes a container only when it removes it, and the others keep no such folder.
-        EngineKind::Crio
-        | EngineKind::Containerd
-        | EngineKind::Nerdctl
-        | EngineKind::Docker
-        | EngineKind::Podman
-        | EngineKind::Isulad
-        | EngineKind::Kubernetes
-        | EngineKind::Plain => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::identity::{Writer, shown};
 use super::image::ImageWords;
-use super::{Document, Facts, cri, is_id, pod_cgroup};
+use super::{DetectedEngine, Document, Facts, Seen, cri, is_id, pod_cgroup};
 
 use crate::limits;
 
@@ -26,6 +26,14 @@ const CONTAINER_NAME: &str = "nri-runc.dev/container-name";
 const LABEL_PREFIX: &str = "nri-runc.dev/label/";
 /// Prefix of pod annotations.
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
+
+/// Describes a container without an engine: it is its own pod, unless annotations set another.
+pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
+    let mut facts = Facts::alone(engine, seen.call);
+    facts.pod.annotations = seen.document.annotations.clone();
+    apply(&mut facts, seen.document, seen.document.annotations);
+    facts
+}
 
 /// Returns the labels or annotations (`what`) that are not the image's. If the image's are unknown,
 /// no nri-runc key counts as the operator's.

@@ -54,7 +54,7 @@ fn rows<'f>(call: &CallerInfo<'_>, found: &'f FetchedFacts) -> Option<Rows<'f>> 
 
 /// Returns the image's manifests and configuration, because Podman copies their annotations and labels to the
 /// container.
-pub(super) fn wanted_more(call: &CallerInfo<'_>, found: &FetchedFacts) -> Wanted {
+pub(super) fn wanted_more(Seen { call, found, .. }: Seen<'_>) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
     files.extend(storage::image_records(call));

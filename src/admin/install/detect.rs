@@ -28,7 +28,7 @@ pub(super) fn main_file(
     old: Option<&Ledger>,
     root: &Root,
 ) -> Result<Option<String>> {
-    if named.engine != Engine::Containerd {
+    if !named.engine.row().has_distributions {
         return match named.distribution {
             Some(_) => Err(Error::new("--distribution applies to containerd only")),
             None => Ok(named.file.map(str::to_owned)),
@@ -136,8 +136,8 @@ fn flatcar_main(root: &Root) -> &'static str {
 fn found(root: &Root) -> Result<String> {
     let mut all = here(root);
     let is_flatcar = all.iter().any(|(its, _)| *its == Distribution::Flatcar);
-    let is_usual = Engine::Containerd.programs().iter().any(|path| root.has_program(path))
-        || root.has_file(containerd::MAIN);
+    let is_usual =
+        Engine::OF_DISTRIBUTIONS.row().program(root).is_some() || root.has_file(containerd::MAIN);
     if is_usual && !is_flatcar && !all.is_empty() {
         all.push((Distribution::Kubeadm, containerd::MAIN.to_owned()));
     }
@@ -163,10 +163,11 @@ fn found(root: &Root) -> Result<String> {
 /// Returns the option (with a leading space) by which `install` selects the containerd that reads
 /// this file.
 pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> String {
-    let is_containerd = engine == Engine::Containerd;
-    let found = || here(root).into_iter().next().map(|(_, main)| main).filter(|_| is_containerd);
+    let has_distributions = engine.row().has_distributions;
+    let found =
+        || here(root).into_iter().next().map(|(_, main)| main).filter(|_| has_distributions);
     let file = file.map(str::to_owned).or_else(found);
-    let its = file.as_deref().and_then(Distribution::of_main).filter(|_| is_containerd);
+    let its = file.as_deref().and_then(Distribution::of_main).filter(|_| has_distributions);
     match (its, file) {
         (Some(its), Some(file)) if file == its.main() => format!(" --distribution {}", its.name()),
         (_, Some(file)) if file != containerd::MAIN => format!(" --engine-config {file}"),
@@ -176,7 +177,7 @@ pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> Str
 
 /// Returns the line that tells the operator which containerd reads this file.
 pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<String> {
-    let is_eks = engine == Engine::Containerd && main.is_none() && root.has_program(NODEADM);
+    let is_eks = engine.row().has_distributions && main.is_none() && root.has_program(NODEADM);
     is_eks.then(|| {
         format!(
             "nodeadm writes {} anew when the node boots: put the same tables into spec.containerd.config \

@@ -16,7 +16,7 @@ pub(super) struct RuntimesFile {
     /// The usual path of the file.
     pub(super) main: &'static str,
     /// The engine, as people write it.
-    title: &'static str,
+    pub(super) title: &'static str,
     /// Names of runtimes to which the engine gives a special meaning.
     reserved: &'static [&'static str],
     /// Default runtimes that `install` replaces without a note: the usual one, and one that is not
@@ -106,7 +106,12 @@ fn unreadable(path: &str, error: &DocumentError) -> Error {
 }
 
 /// Reads the setting of the engine's own NRI, which is off by default.
-pub(super) fn nri_setting(engine: &RuntimesFile, main: &str, texts: &Texts) -> Result<NriSetting> {
+pub(super) fn nri_setting(
+    engine: &RuntimesFile,
+    main: Option<&str>,
+    texts: &Texts,
+) -> Result<NriSetting> {
+    let main = main.unwrap_or(engine.main);
     let unreadable = |error| unreadable(main, &error);
     let text = texts.get(main).map_or("", String::as_str);
     let mut nri = Value::Null;
@@ -122,10 +127,11 @@ pub(super) fn nri_setting(engine: &RuntimesFile, main: &str, texts: &Texts) -> R
 /// Plans to switch the engine's own NRI off on a host on which nri-runc is registered only with another engine.
 pub(super) fn plan_nri_off(
     engine: &RuntimesFile,
-    main: &str,
+    main: Option<&str>,
     texts: &Texts,
     plan: &mut Plan,
 ) -> Result<()> {
+    let main = main.unwrap_or(engine.main);
     let unreadable = |error| unreadable(main, &error);
     let text = plan.text(texts, main);
     let mut document = SpecDocument::parse(text.as_bytes()).map_err(unreadable)?;

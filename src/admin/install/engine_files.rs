@@ -25,7 +25,7 @@ pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Resul
     let mut texts = Texts::new();
     // Two rounds, because the files of the first may import more.
     for _round in 0..2 {
-        for source in engine.sources(main, &texts) {
+        for source in (engine.row().sources)(main, &texts) {
             for path in paths(root, &source) {
                 if let Some(text) = read(root, &path)? {
                     texts.insert(path, text);

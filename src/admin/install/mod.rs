@@ -10,7 +10,6 @@ mod containerd_nri;
 mod cri_entry;
 mod crio;
 mod detect;
-mod dispatch;
 mod distribution;
 mod docker;
 mod edit;
@@ -28,6 +27,7 @@ mod rendered;
 mod restart;
 mod revert;
 mod root;
+mod rows;
 mod running;
 mod runtime_so_far;
 mod state;
@@ -124,13 +124,16 @@ impl EngineNamed {
     /// The engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
-            (Some(engine), Some(_)) if engine != Engine::Containerd => {
+            (Some(engine), Some(_)) if !engine.row().has_distributions => {
                 Err(Error::new("--distribution applies to containerd only"))
             }
-            (engine, _) if self.user && engine != Some(Engine::Podman) => {
-                Err(Error::new(root::NOT_A_USERS).hint("use --user with podman"))
+            (engine, _) => {
+                let engine = engine.unwrap_or(Engine::OF_DISTRIBUTIONS);
+                if self.user && engine.row().main_of_user.is_none() {
+                    return Err(Error::new(root::NOT_A_USERS).hint("use --user with podman"));
+                }
+                Ok(engine)
             }
-            (engine, _) => Ok(engine.unwrap_or(Engine::Containerd)),
         }
     }
 
@@ -244,11 +247,8 @@ impl Situation {
         install: &Install,
         config: &Config,
     ) -> Result<Option<String>> {
-        let takes_crun = || {
-            self.engine == Engine::Podman
-                && podman::prefers_crun(|path| self.root.has_program(path))
-        };
-        let built_in = || takes_crun().then_some("crun");
+        let has_crun = || podman::prefers_crun(|path| self.root.has_program(path));
+        let built_in = || (plan.may_prefer_crun && has_crun()).then_some("crun");
         let Some(theirs) = plan.runtime.as_deref().or_else(built_in) else { return Ok(None) };
         // `install.sh` passes `--root /` on the host itself, too.
         let root = install.common.root.as_deref();
@@ -265,7 +265,7 @@ impl Situation {
             dry,
             removes_entry,
             next: restart::commands(&others, self.engine, main, removes_entry, &self.root),
-            usage: self.engine.usage(main, name, binary, *default),
+            usage: (self.engine.row().usage)(main, name, binary, *default),
         }
     }
 
@@ -370,12 +370,11 @@ fn build_registration(
         return Err(Error::new(format!("{name:?} is not a valid handler name"))
             .hint("use letters, digits, '.', '_' and '-'"));
     }
-    let has_main = matches!(engine, Engine::Containerd | Engine::Docker | Engine::Isulad);
-    if install.engine_config.is_some() && !has_main {
+    if install.engine_config.is_some() && engine.row().main.is_none() {
         return Err(Error::new("--engine-config applies to containerd, Docker and iSulad only")
             .hint("omit it: nri-runc chooses the file of this engine"));
     }
-    let of_user = podman::main_of_user(root.user(), loaded.config.is_of_user())?;
+    let of_user = engine.row().file_of_user(root.user(), loaded.config.is_of_user())?;
     let file = of_user.as_deref().or(install.engine_config.as_deref());
     let named = Named { engine, file, distribution: install.named.distribution };
     let own =

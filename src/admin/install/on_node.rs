@@ -178,6 +178,6 @@ impl NodeRegistration<'_> {
 
     /// The names of the handler and the engine, for people.
     pub(in crate::admin) fn title(&self) -> String {
-        format!("{} with {}", self.ledger.name, self.on.engine.title())
+        format!("{} with {}", self.ledger.name, self.on.engine.row().title)
     }
 }

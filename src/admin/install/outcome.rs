@@ -71,7 +71,8 @@ pub(super) fn outcome(
     let files: Vec<ChangedFile> = files.collect();
     next.retain(|command| !command.is_empty() && !files.is_empty());
     next.dedup();
-    if engine == Engine::Docker && removes_entry && !files.is_empty() {
+    let reloads = engine.row().daemon.as_ref().is_some_and(|daemon| daemon.reloads);
+    if reloads && removes_entry && !files.is_empty() {
         notes.push(
             "a reload keeps the runtime; dockerd exits if it was the default; a restart stops \
              containers unless live-restore is set"

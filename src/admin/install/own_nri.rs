@@ -58,7 +58,7 @@ impl NriCandidate {
                 && is_same_place(&setting.socket, socket)
         };
         self.is_on_by_default.is_none()
-            && !matches!(self.engine, Engine::Docker | Engine::Isulad)
+            && self.is_on_since().is_some()
             && self.setting(texts).ok().flatten().is_some_and(says_nothing)
     }
 
@@ -73,13 +73,19 @@ impl NriCandidate {
     }
 
     fn setting(&self, texts: &Texts) -> Result<Option<NriSetting>> {
-        self.engine.nri_setting(self.main.as_deref(), texts)
+        let nri = self.engine.row().nri.as_ref();
+        nri.map(|nri| (nri.setting)(self.main.as_deref(), texts)).transpose()
+    }
+
+    /// The first version of the engine with NRI on by default.
+    fn is_on_since(&self) -> Option<&'static str> {
+        Some(self.engine.row().nri.as_ref()?.default?.0)
     }
 
     /// The engine's name, with its process if known.
     pub(super) fn title(&self) -> String {
         let listener = self.listener.as_ref().map(ToString::to_string);
-        listener.unwrap_or_else(|| self.engine.title().to_owned())
+        listener.unwrap_or_else(|| self.engine.row().title.to_owned())
     }
 
     fn switch_off(&self, texts: &Texts, plan: &mut Plan) -> Result<()> {
@@ -89,7 +95,9 @@ impl NriCandidate {
                 "install with --beside, or let dockerd use a containerd of your own (--containerd)",
             ));
         }
-        self.engine.plan_nri_off(main, texts, plan)?;
+        if let Some(nri) = &self.engine.row().nri {
+            (nri.plan_off)(main, texts, plan)?;
+        }
         plan.restarts.push(self.engine);
         Ok(())
     }
@@ -101,8 +109,8 @@ fn is_same_place(one: &str, other: &str) -> bool {
     one == other || (one.contains("/run/") && plain(one) == plain(other))
 }
 
-/// Lists the engines that may serve NRI: the engine to register with, the containerd below Docker
-/// and nerdctl, and the engine that listens on the socket.
+/// Lists the engines that may serve NRI: the engine to register with, the engine on which it runs,
+/// and the engine that listens on the socket.
 pub(super) fn candidates(
     engine: Engine,
     main: Option<&str>,
@@ -111,10 +119,9 @@ pub(super) fn candidates(
 ) -> Vec<NriCandidate> {
     let host = root.processes();
     let mut all = vec![(engine, main.map(str::to_owned))];
-    let has_containerd = || Engine::Containerd.programs().iter().any(|path| root.has_program(path));
-    if matches!(engine, Engine::Docker | Engine::Nerdctl) && has_containerd() {
-        let main = running::unusual_file(Engine::Containerd, &host);
-        all.push((Engine::Containerd, main.filter(|_| !root.is_confined())));
+    if let Some(below) = engine.row().runs_on.filter(|its| its.row().program(root).is_some()) {
+        let main = running::unusual_file(below, &host);
+        all.push((below, main.filter(|_| !root.is_confined())));
     }
     let listens = listener.and_then(|its| Some((its, Engine::named(its.engine_to_install()?)?)));
     if let Some((its, engine)) = listens {
@@ -134,22 +141,22 @@ pub(super) fn candidates(
 
 /// Whether the engine's program has NRI on if no file sets it; `None` if unknown.
 fn is_on_by_default(engine: Engine, main: Option<&str>, root: &Root) -> Option<bool> {
+    let row = engine.row();
     let runs = running::program(engine, main, &root.processes()).filter(|_| !root.is_confined());
-    let usual = engine.programs().iter().find(|path| root.has_program(path));
-    let path = runs.or_else(|| usual.map(|path| (*path).to_owned()))?;
-    match engine {
-        Engine::Containerd => {
-            let program = root.read(&path).ok().flatten()?;
-            Some(contains(&program, CONTAINERD_2))
-        }
-        Engine::Crio => {
-            // Only a program at a packaged path is run, and never a program in an image.
-            let asked = usual.filter(|_| !root.is_confined());
-            let version = asked.and_then(|path| features::version(&root.path(Path::new(path))));
-            Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
-        }
-        Engine::Docker | Engine::Podman | Engine::Nerdctl | Engine::Isulad => None,
-    }
+    let program = runs.or_else(|| row.program(root).map(str::to_owned))?;
+    (row.nri.as_ref()?.default?.1)(&program, root)
+}
+
+/// Whether this program is a containerd with NRI on by default.
+pub(super) fn is_containerd_2(program: &str, root: &Root) -> Option<bool> {
+    Some(contains(&root.read(program).ok().flatten()?, CONTAINERD_2))
+}
+
+/// Whether CRI-O has NRI on by default. Only a program at a packaged path is run, and never a program in an image.
+pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> {
+    let path = packaged.filter(|_| !root.is_confined()).map(Path::new);
+    let version = path.and_then(|path| features::version(&root.path(path)));
+    Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
@@ -184,7 +191,7 @@ pub(super) fn plan(
     candidates: &[NriCandidate],
     texts: &Texts,
 ) -> Result<Plan> {
-    let mut plan = engine.plan(registration, texts)?;
+    let mut plan = (engine.row().plan)(registration, texts)?;
     match &registration.nri {
         NriDecision::Open => {}
         NriDecision::TakeOver => {
@@ -341,7 +348,7 @@ fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
         "nothing was changed; add --take-over-nri, which switches the NRI of {} off, or --beside, \
          which gives nri-runc a plugin socket of its own, {BESIDE_SOCKET}; `nri-runc nri uninstall {}` \
          undoes either",
-        owner.engine.title(),
+        owner.engine.row().title,
         engine.name()
     ))
 }
@@ -356,13 +363,13 @@ pub(super) fn notes(
         NriDecision::Open => {
             let socket = registration.socket.as_str();
             let unknown = candidates.iter().filter(|its| its.is_unknown(socket, texts));
-            let note = |candidate: &NriCandidate| {
+            let first = unknown.filter_map(NriCandidate::is_on_since);
+            let note = |first| {
                 format!(
-                    "{} and later serves NRI itself: there, add --take-over-nri or --beside",
-                    candidate.engine.first_with_nri()
+                    "{first} and later serves NRI itself: there, add --take-over-nri or --beside"
                 )
             };
-            unknown.map(note).collect()
+            first.map(note).collect()
         }
         NriDecision::TakeOver => {
             let serving = candidates.iter().filter(|candidate| candidate.listener.is_some());

@@ -48,6 +48,8 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     /// Other engines whose files are changed too.
     pub(super) restarts: Vec<Engine>,
+    /// Without a runtime in its files, the engine prefers crun.
+    pub(super) may_prefer_crun: bool,
     /// The current default runtime, as the engine's files name it: a path or a name.
     pub(super) runtime: Option<String>,
 }

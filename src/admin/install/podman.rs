@@ -7,7 +7,7 @@ use toml_edit::Document;
 
 use super::edit::{self, at, list_at, text_at};
 use super::plan::{EngineFile, Plan, Registration, Texts, overruled, taken};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 const SHIPPED: &str = "/usr/share/containers/containers.conf";
 const MAIN: &str = "/etc/containers/containers.conf";
@@ -19,20 +19,6 @@ pub(super) const STORAGE: [&str; 2] =
 /// that is a link to another.
 const BUILT_IN_FOLDERS: [&str; 4] = ["/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
 const JSON: [&str; 2] = ["engine", "runtime_supports_json"];
-
-/// The main file of a user's Podman, which reads it and its folder after the system's files; `None`
-/// for root's Podman. `user` are the user's folders.
-pub(super) fn main_of_user(user: Option<(&str, &str)>, has_daemon: bool) -> Result<Option<String>> {
-    let Some((config, _)) = user else { return Ok(None) };
-    if !has_daemon {
-        let file = format!("{config}/nri-runc/config.toml");
-        return Err(Error::new(format!(
-            "this user has no daemon: {file} or the folder of XDG_RUNTIME_DIR is missing"
-        ))
-        .hint("nothing was changed; create the file (it may be empty) in a login session"));
-    }
-    Ok(Some(format!("{config}/containers/containers.conf")))
-}
 
 /// Lists the files that Podman reads, in its order; `main` is a user's main file.
 pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
@@ -58,7 +44,7 @@ pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
 
 /// Plans the drop-in of a registration.
 pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
-    let mut plan = Plan::default();
+    let mut plan = Plan { may_prefer_crun: true, ..Plan::default() };
     let name = registration.name.as_str();
     let main = registration.main.as_deref();
     let folder = folder(main.unwrap_or(MAIN));

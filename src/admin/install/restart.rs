@@ -24,7 +24,7 @@ const UNIT_FOLDERS: [&str; 6] = [
 /// The command for the engine with the main file `main`. `removes`: an entry was removed from that file.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
-        None => engine.reload_command(removes).to_owned(),
+        None => engine.reload_command(removes),
         // k0s watches the directory and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
@@ -66,12 +66,12 @@ pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> 
 
 /// Returns the line that tells the operator about the restart.
 pub(super) fn note(engine: Engine, main: Option<&str>) -> Option<String> {
-    let is_k0s = engine == Engine::Containerd && detect::of(main) == Some(Distribution::K0s);
+    let is_k0s = engine.row().has_distributions && detect::of(main) == Some(Distribution::K0s);
     is_k0s.then(|| "k0s sees this by itself, and starts its containerd again".to_owned())
 }
 
 fn distribution(engine: Engine, main: Option<&str>, root: &Root) -> Option<Distribution> {
-    if engine != Engine::Containerd {
+    if !engine.row().has_distributions {
         return None;
     }
     let is_flatcar = || main.is_none() && detect::is_flatcar(root);

@@ -15,7 +15,7 @@ use crate::procfs;
 use crate::sources::{self, LoadedHandlers, Process};
 
 /// The PATH of conmon, unless the engine's configuration sets another.
-const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Whether a running engine has loaded a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,99 +68,57 @@ pub(super) fn query_handler(
     root: &Root,
     host: &Host,
 ) -> HandlerState {
-    let (sockets, runs) = match engine {
-        Engine::Podman | Engine::Nerdctl => return HandlerState::ReadEachTime,
-        Engine::Docker => match docker_of(host, main) {
-            Some((_, dockerd)) => (dockerd.sockets(), true),
-            None => (Vec::new(), false),
-        },
-        Engine::Containerd => {
-            let process = containerd_of(host, main);
-            let said = process.as_ref().and_then(|its| flag(its, &["--address", "-a"]));
-            let said_by_file = || {
-                let read = process.as_ref().map(config_of);
-                let file = main.or(read.as_deref()).unwrap_or(containerd::MAIN);
-                containerd::socket_path(file, &root.text(file))
-            };
-            (vec![said.unwrap_or_else(said_by_file)], process.is_some())
-        }
-        // iSulad reports its runtimes nowhere.
-        Engine::Isulad => (Vec::new(), isulad_of(host).is_some()),
-        Engine::Crio => {
-            let process = sources::processes(host, &["crio"]).into_iter().next();
-            let said = process.as_ref().and_then(|its| flag(its, &["--listen"]));
-            (vec![said.unwrap_or_else(|| super::crio::socket_path(root))], process.is_some())
-        }
-    };
-    let loaded = sockets.iter().find_map(|socket| match engine {
-        Engine::Docker => sources::docker_runtimes(&host.path(socket)),
-        Engine::Containerd | Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => {
-            sources::handlers(&host.path(socket))
-        }
-    });
-    match loaded {
+    let Some(daemon) = &engine.row().daemon else { return HandlerState::ReadEachTime };
+    let process = (daemon.find)(host, main);
+    match (daemon.handlers)(process.as_ref(), main, root, host) {
         Some(loaded) => wanted.state(&loaded),
-        None if runs => HandlerState::NoAnswer,
+        None if process.is_some() => HandlerState::NoAnswer,
         None => HandlerState::NotRunning,
     }
 }
 
-/// Returns the PATH in which this engine's containers look up a runtime; `None` if no process shows
-/// the PATH.
-pub(super) fn search_path(engine: Engine, main: Option<&str>, host: &Host) -> Option<OsString> {
-    let path = |process: &Process| procfs::variable(host, process.pid, "PATH").or_absent()?;
-    match engine {
-        Engine::Containerd | Engine::Nerdctl => path(&containerd_of(host, main)?),
-        Engine::Docker => {
-            let (its, _) = docker_of(host, main)?;
-            // The shim is a child of containerd, which may be a containerd that Docker did not start.
-            let other = flag(&its, &["--containerd"]).and_then(|_| containerd_of(host, None));
-            path(other.as_ref().unwrap_or(&its))
-        }
-        // conmon has CRI-O's PATH, or in older versions OF_CONMON.
-        Engine::Crio => {
-            let its = sources::processes(host, &["crio"]).into_iter().next()?;
-            let mut all = path(&its).unwrap_or_default();
-            if !all.is_empty() {
-                all.push(":");
-            }
-            all.push(OF_CONMON);
-            Some(all)
-        }
-        Engine::Isulad => path(&isulad_of(host)?),
-        Engine::Podman => Some(OF_CONMON.into()),
-    }
+/// Asks containerd for its handlers.
+pub(super) fn containerd_handlers(
+    process: Option<&Process>,
+    main: Option<&str>,
+    root: &Root,
+    host: &Host,
+) -> Option<LoadedHandlers> {
+    let said = process.and_then(|its| flag(its, &["--address", "-a"]));
+    let said_by_file = || {
+        let read = process.map(config_of);
+        let file = main.or(read.as_deref()).unwrap_or(containerd::MAIN);
+        containerd::socket_path(file, &root.text(file))
+    };
+    sources::handlers(&host.path(said.unwrap_or_else(said_by_file)))
+}
+
+/// Returns a process's PATH.
+pub(super) fn path_of(process: &Process, host: &Host) -> Option<OsString> {
+    procfs::variable(host, process.pid, "PATH").or_absent()?
 }
 
 /// Returns the main file of a running engine, unless it is the default one.
 pub(super) fn unusual_file(engine: Engine, host: &Host) -> Option<String> {
-    let (file, usual) = match engine {
-        Engine::Docker => (docker_of(host, None)?.1.config_file, super::docker::DOCKER.main),
-        Engine::Containerd => (config_of(&containerd_of(host, None)?), containerd::MAIN),
-        Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => return None,
-    };
-    (file != usual).then_some(file)
+    unusual(engine, &(engine.row().daemon.as_ref()?.find)(host, None)?)
 }
 
 /// Returns the main file of the engine's process `pid`, unless it is the default one.
 pub(super) fn file_of(engine: Engine, pid: i32, host: &Host) -> Option<String> {
     let pid = u32::try_from(pid).ok()?;
-    let process = Process { pid, words: procfs::command_line(host, pid).or_absent()? };
-    let (file, usual) = match engine {
-        Engine::Containerd => (config_of(&process), containerd::MAIN),
-        Engine::Docker => (Dockerd::of(&process.words)?.config_file, super::docker::DOCKER.main),
-        Engine::Crio | Engine::Podman | Engine::Nerdctl | Engine::Isulad => return None,
-    };
-    (file != usual).then_some(file)
+    unusual(engine, &Process { pid, words: procfs::command_line(host, pid).or_absent()? })
+}
+
+fn unusual(engine: Engine, process: &Process) -> Option<String> {
+    let row = engine.row();
+    let file = (row.daemon.as_ref()?.file_of)(process)?;
+    (Some(file.as_str()) != row.main).then_some(file)
 }
 
 /// Returns the executable of a running engine that reads the file `main`, or the default one.
 pub(super) fn program(engine: Engine, main: Option<&str>, host: &Host) -> Option<String> {
-    let process = match engine {
-        Engine::Containerd => containerd_of(host, Some(main.unwrap_or(containerd::MAIN))),
-        Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
-        Engine::Docker | Engine::Podman | Engine::Nerdctl | Engine::Isulad => None,
-    }?;
+    let row = engine.row();
+    let process = (row.daemon.as_ref()?.find)(host, main.or(row.main))?;
     let link = std::fs::read_link(host.path(format!("/proc/{}/exe", process.pid))).ok()?;
     // The next start executes the file that replaced the deleted one.
     let path = link.to_str()?.trim_end_matches(" (deleted)").to_owned();
@@ -172,37 +130,29 @@ pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
 
-/// Whether a running engine may have this handler through its command line, which names the handler itself or, for
-/// CRI-O, other files than the default ones.
+/// Whether a running engine may have this handler through its command line, which names the handler itself or other
+/// files than the default ones.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
-    let process = match engine {
-        Engine::Containerd => containerd_of(host, None),
-        Engine::Docker => docker_of(host, None).map(|(process, _)| process),
-        Engine::Crio => sources::processes(host, &["crio"]).into_iter().next(),
-        Engine::Isulad => isulad_of(host),
-        Engine::Podman | Engine::Nerdctl => None,
-    };
-    process.is_none_or(|process| {
-        let other_files = ["--config", "-c", "--config-dir", "-d"];
+    let Some(daemon) = &engine.row().daemon else { return true };
+    (daemon.find)(host, None).is_none_or(|process| {
         let mut words = process.words.iter().map(|word| String::from_utf8_lossy(word));
-        words.any(|word| word.contains(name))
-            || (engine == Engine::Crio && flag(&process, &other_files).is_some())
+        words.any(|word| word.contains(name)) || flag(&process, daemon.other_files).is_some()
     })
 }
 
-/// Finds iSulad's daemon.
-fn isulad_of(host: &Host) -> Option<Process> {
-    sources::processes(host, &["isulad"]).into_iter().next()
+/// Finds a process of this program.
+pub(super) fn first_process(program: &str, host: &Host) -> Option<Process> {
+    sources::processes(host, &[program]).into_iter().next()
 }
 
 /// Finds the Docker daemon that reads this file, or any.
-fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
+pub(super) fn docker_of(host: &Host, main: Option<&str>) -> Option<(Process, Dockerd)> {
     let mut all = sources::dockers(host).into_iter();
     all.find(|(_, dockerd)| main.is_none_or(|main| dockerd.config_file == main))
 }
 
 /// Finds the containerd that reads this file; without a file, any that Docker does not start.
-fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
+pub(super) fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
     let mut all = sources::processes(host, &["containerd"]).into_iter();
     all.find(|its| match main {
         Some(main) => config_of(its) == main,
@@ -210,7 +160,7 @@ fn containerd_of(host: &Host, main: Option<&str>) -> Option<Process> {
     })
 }
 
-fn config_of(containerd: &Process) -> String {
+pub(super) fn config_of(containerd: &Process) -> String {
     let named = flag(containerd, &["--config", "-c"]);
     let file = named.unwrap_or_else(|| containerd::MAIN.to_owned());
     match Distribution::of_main(&file) {
@@ -238,7 +188,7 @@ pub(super) fn state_directory(main: &str, root: &Root) -> String {
 }
 
 /// Returns the value of a flag on a command line.
-fn flag(process: &Process, names: &[&str]) -> Option<String> {
+pub(super) fn flag(process: &Process, names: &[&str]) -> Option<String> {
     let words = process.words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     let words: Vec<String> = words.collect();
     words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
@@ -293,7 +243,7 @@ mod tests {
         for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
             let said = query_handler(engine, WANTED, None, &root, &host);
             assert_eq!(said, HandlerState::NotRunning, "{engine:?}");
-            assert_eq!(search_path(engine, None, &host), None);
+            assert_eq!((engine.row().search_path)(None, &host), None);
         }
         let said = query_handler(Engine::Podman, WANTED, None, &root, &host);
         assert_eq!(said, HandlerState::ReadEachTime);
@@ -318,7 +268,7 @@ mod tests {
             ("5", "dockerd --containerd=/run/containerd/containerd.sock"),
             ("6", "dockerd --config-file /srv/other.json"),
         ]);
-        let of = |engine, main| search_path(engine, main, &host);
+        let of = |engine: Engine, main| (engine.row().search_path)(main, &host);
         assert_eq!(of(Engine::Containerd, None), Some("/opt/4/bin".into()));
         assert_eq!(of(Engine::Docker, None), Some("/opt/4/bin".into()));
         assert_eq!(of(Engine::Docker, Some("/etc/docker/daemon.json")), of(Engine::Docker, None));

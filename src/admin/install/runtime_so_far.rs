@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use super::engine::Engine;
 use super::plan::Registration;
-use super::running;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::runtime;
@@ -33,7 +32,7 @@ pub(super) fn note(
     }
     let host = config.host();
     let main = registration.main.as_deref();
-    let path = is_here.then(|| running::search_path(engine, main, &host)).flatten();
+    let path = is_here.then(|| (engine.row().search_path)(main, &host)).flatten();
     let ours = path.map(|path| runtime::resolve_in(config, Some(&binary), &path));
     let can_be_set = config.protection_error.is_none() && runtime::is_usable(theirs);
     compare(theirs, ours, can_be_set, config)

@@ -3,6 +3,7 @@
 //! still match, whether the executable exists, whether the running engine has loaded the handler,
 //! and which runtime nri-runc finds; and the next step. It changes nothing.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -98,7 +99,8 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
     let listener = listener::find(&root, config, || daemon_pid);
     let mut all = Vec::new();
     let all_engines = Engine::ALL.iter().copied();
-    for engine in all_engines.filter(|its| *its == Engine::Podman || root.user().is_none()) {
+    let is_users = |its: &Engine| its.row().main_of_user.is_some();
+    for engine in all_engines.filter(|its| root.user().is_none() || is_users(its)) {
         let ledger = match Ledger::load(&root, engine) {
             Ok(ledger) => ledger,
             Err(error) => {
@@ -108,8 +110,9 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
                 continue;
             }
         };
-        let is_installed = engine.programs().iter().any(|path| root.has(path))
-            || (engine == Engine::Containerd && !detect::here(&root).is_empty());
+        let row = engine.row();
+        let is_installed = row.programs.iter().any(|path| root.has(path))
+            || (row.has_distributions && !detect::here(&root).is_empty());
         let main = ledger.as_ref().and_then(|ledger| main_of(engine, ledger));
         let wanted = ledger.as_ref().map_or(USUAL_HANDLER, wanted_of);
         let handler = running::query_handler(engine, wanted, main, &root, &host);
@@ -145,12 +148,7 @@ pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
 
 /// Returns the main file of a registration, if its engine may have several.
 fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
-    let usual = match engine {
-        Engine::Containerd => super::containerd::MAIN,
-        Engine::Docker => super::docker::DOCKER.main,
-        Engine::Isulad => super::docker::ISULAD.main,
-        Engine::Crio | Engine::Podman | Engine::Nerdctl => return None,
-    };
+    let usual = engine.row().main?;
     Some(ledger.main.as_deref().unwrap_or(usual))
 }
 
@@ -241,7 +239,7 @@ fn nri_state(
     root: &Root,
     config: &Config,
 ) -> std::result::Result<String, (String, String)> {
-    let title = here.engine.title();
+    let title = here.engine.row().title;
     let socket = config.socket_path.display().to_string();
     match &ledger.nri {
         NriDecision::Beside(socket) => Ok(format!(" on {socket}, beside {title}'s own NRI")),
@@ -285,7 +283,8 @@ fn check_runtimes(all: &[EngineOnHost], config: &Config) -> Vec<Finding> {
     let is_any = all.iter().any(EngineOnHost::is_usable);
     let mut found: Vec<(String, String, Vec<&'static str>)> = Vec::new();
     for here in all.iter().filter(|here| !is_any || here.is_usable()) {
-        let Some(path) = running::search_path(here.engine, here.main(), &host) else { continue };
+        let path = (here.engine.row().search_path)(here.main(), &host);
+        let Some(path) = path else { continue };
         let binary = here.ledger.as_ref().map(|ledger| OsString::from(&ledger.binary));
         let resolved = runtime::resolve_in(config, binary.as_ref(), &path);
         let resolved = resolved.and_then(|path| runtime::execute(&path).map(|()| path));
@@ -318,7 +317,7 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let root = root_of(config);
     let usable: Vec<&EngineOnHost> = all.iter().filter(|here| here.is_usable()).collect();
     if usable.is_empty() {
-        let others = all.iter().filter(|here| here.engine != Engine::Nerdctl);
+        let others = all.iter().filter(|here| here.engine.row().has_files());
         let commands = others.map(|here| {
             let file = running::unusual_file(here.engine, host);
             let file = detect::option_for(here.engine, file.as_deref(), &root);
@@ -329,8 +328,10 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
         let commands: Vec<String> = commands.collect();
         return match commands.join("; or ") {
             none if none.is_empty() => {
-                "install an engine, then: nri-runc nri install containerd|crio|docker|isulad|podman"
-                    .to_owned()
+                let all = Engine::ALL.iter().filter(|its| its.row().has_files());
+                let names: BTreeSet<&str> = all.map(|its| its.name()).collect();
+                let names = Vec::from_iter(names).join("|");
+                format!("install an engine, then: nri-runc nri install {names}")
             }
             commands => format!("register nri-runc with the engine: {commands}"),
         };
@@ -346,7 +347,7 @@ fn next_step(all: &[EngineOnHost], config: &Config) -> String {
     let uses = ready.filter_map(|here| {
         let ledger = here.ledger.as_ref();
         let (binary, default) = ledger.map_or(("nri-runc", false), |l| (&l.binary, l.default));
-        here.engine.usage(here.file(), here.name(), binary, default).into_iter().next()
+        (here.engine.row().usage)(here.file(), here.name(), binary, default).into_iter().next()
     });
     let uses: Vec<String> = uses.collect();
     format!("run a container: {}", uses.join("; or "))

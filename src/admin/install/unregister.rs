@@ -129,8 +129,8 @@ fn note_nri(engine: Engine, ledger: &Ledger) -> Option<String> {
         NriDecision::Open => None,
         NriDecision::TakeOver => {
             let others = ledger.others();
-            let titles: Vec<&str> = others.iter().map(|other| other.title()).collect();
-            let who = if titles.is_empty() { engine.title() } else { &titles.join(" and ") };
+            let titles: Vec<&str> = others.iter().map(|other| other.row().title).collect();
+            let who = if titles.is_empty() { engine.row().title } else { &titles.join(" and ") };
             Some(format!(
                 "{who} uses its own NRI again after its restart; to let connected plugins change over: \
                  nri-runc nri stop"

@@ -19,21 +19,13 @@ use crate::text::counted;
 
 /// Lists the containers' IDs, each once.
 pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config) -> Vec<String> {
-    let mut ids: BTreeSet<String> = recorded(engine, root, config)
+    let row = engine.row();
+    let mut ids: BTreeSet<String> = recorded(row.kinds, root, config)
         .into_iter()
-        .filter(|record| engine != Engine::Docker || !is_given_up(root, ledger, record))
+        .filter(|record| !(row.is_given_up)(root, ledger, record))
         .filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned()))
         .collect();
-    match engine {
-        Engine::Containerd | Engine::Nerdctl => ids.extend(bundles(root, ledger)),
-        Engine::Docker => ids.extend(docker(root, ledger)),
-        Engine::Isulad => ids.extend(isulad(root, ledger)),
-        Engine::Crio => ids.extend(monitored(engine, root, &ledger.binary)),
-        Engine::Podman => {
-            ids.extend(monitored(engine, root, &ledger.binary));
-            ids.extend(podman(root, ledger));
-        }
-    }
+    ids.extend((row.containers)(root, ledger));
     ids.into_iter().collect()
 }
 
@@ -57,16 +49,8 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Returns this engine's containers in the daemon's records.
-fn recorded(engine: Engine, root: &Root, config: &Config) -> Vec<Value> {
-    let kinds: &[&str] = match engine {
-        Engine::Containerd => &["containerd-cri"],
-        Engine::Crio => &["cri-o"],
-        Engine::Docker => &["docker"],
-        Engine::Podman => &["podman"],
-        Engine::Nerdctl => &["nerdctl", "containerd"],
-        Engine::Isulad => &["isulad"],
-    };
+/// Returns the containers of these engines in the daemon's records.
+fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
     let folder = config.run_dir.join("state/containers");
     let records = root.entries(&folder.to_string_lossy());
     let records = records.iter().map(|path| root.json(path));
@@ -91,7 +75,7 @@ fn has_ended(root: &Root, record: &Value) -> bool {
 
 /// Whether Docker has removed a container although the runtime failed to delete it: Docker never
 /// calls nri-runc for it again.
-fn is_given_up(root: &Root, ledger: &Ledger, record: &Value) -> bool {
+pub(super) fn is_given_up_by_docker(root: &Root, ledger: &Ledger, record: &Value) -> bool {
     let home = dockers_containers(root, ledger);
     let id = record["key"]["id"].as_str().unwrap_or_default();
     has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
@@ -114,7 +98,7 @@ fn is_lost(root: &Root, record: &Value) -> bool {
 }
 
 /// Lists the containers for which containerd recorded nri-runc's program in a file of the bundle.
-fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
+pub(super) fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
     let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);
     let state = super::running::state_directory(main, root);
@@ -142,7 +126,7 @@ fn dockers_containers(root: &Root, ledger: &Ledger) -> String {
 
 /// Lists Docker's containers with nri-runc's handler, running or not: each has a file with the
 /// runtime's name.
-fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
+pub(super) fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
     let containers = root.entries(&dockers_containers(root, ledger));
     let ours = containers.iter().filter(|container| {
         root.json(&format!("{container}/hostconfig.json"))["Runtime"] == ledger.name.as_str()
@@ -152,7 +136,7 @@ fn docker(root: &Root, ledger: &Ledger) -> Vec<String> {
 
 /// Lists iSulad's containers with nri-runc's handler, running or not: they are in a folder with the
 /// runtime's name.
-fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
+pub(super) fn isulad(root: &Root, ledger: &Ledger) -> Vec<String> {
     let main = ledger.main.as_deref().unwrap_or(super::docker::ISULAD.main);
     let settings = root.json(main);
     let graph = settings["graph"].as_str().unwrap_or("/var/lib/isulad");
@@ -180,7 +164,7 @@ pub(super) fn command_lines(root: &Root) -> Vec<Vec<Vec<u8>>> {
 
 /// Lists Podman's containers with nri-runc's runtime, running or not: its database has the
 /// runtime's name or path.
-fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
+pub(super) fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     let (files, usual) = match root.user() {
         Some((config, data)) => (vec![format!("{config}/containers/storage.conf")], data),
         None => (super::podman::STORAGE.map(str::to_owned).to_vec(), "/var/lib"),
@@ -194,8 +178,8 @@ fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|(id, _)| id).collect()
 }
 
-/// Lists the containers whose conmon runs with nri-runc's path on its command line.
-fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
+/// Lists the containers whose conmon runs with nri-runc's path on its command line: Podman's, or CRI-O's.
+pub(super) fn monitored(of_podman: bool, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {
         let program = words.first().map(|word| String::from_utf8_lossy(word).into_owned());
@@ -211,7 +195,7 @@ fn monitored(engine: Engine, root: &Root, binary: &str) -> Vec<String> {
             at_exit.contains(&pair[0].as_slice()) && pair[1].windows(6).any(|p| p == b"podman")
         });
         let is_ours = after(&[b"-r", b"--runtime"]) == Some(binary.as_bytes());
-        if is_conmon && is_ours && is_podmans == (engine == Engine::Podman) {
+        if is_conmon && is_ours && is_podmans == of_podman {
             let id = after(&[b"-c", b"--cid"]).unwrap_or_default();
             ids.push(String::from_utf8_lossy(id).into_owned());
         }
@@ -267,13 +251,13 @@ mod tests {
             crate::files::replace(&process.join("cmdline"), line.as_bytes()).unwrap();
         }
         let root = Root::confined(temp.path()).unwrap();
-        let found = |engine| {
-            let mut ids = monitored(engine, &root, "/x");
+        let found = |of_podman| {
+            let mut ids = monitored(of_podman, &root, "/x");
             ids.sort();
             ids
         };
-        assert_eq!(found(Engine::Crio), ["a"]);
-        assert_eq!(found(Engine::Podman), ["b", "c"]);
+        assert_eq!(found(false), ["a"]);
+        assert_eq!(found(true), ["b", "c"]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tracing::{debug, info};
 use crate::daemon::lifecycle::{removal, settle};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
-use crate::engine::{EngineKind, folder_until_removed};
+use crate::engine::EngineKind;
 use crate::error::Result;
 use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
@@ -23,9 +23,9 @@ use crate::state::{Container, ContainerKey};
 
 /// Returns the engine's folder of this container.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
-    let engine = record.engine.kind()?;
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
-    let folder = folder_until_removed(engine, &record.call.bundle, id, is_sandbox)?;
+    let folder =
+        (record.engine.behaviour().folder_until_removed)(&record.call.bundle, id, is_sandbox)?;
     Some(daemon.host.path(folder))
 }
 

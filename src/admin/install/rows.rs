@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Everything that `install` asks about an engine: one row per engine.
+
+use super::distribution::{self, Distribution};
+use super::docker::{DOCKER as DOCKER_FILE, ISULAD as ISULAD_FILE};
+use super::engine::{Engine, EngineDaemon, EngineRow, OwnNri, option_for, pods};
+use super::plan::{EngineFile, Plan, Registration};
+use super::running::{OF_CONMON, first_process, flag, path_of};
+use super::{containerd, crio, docker, own_nri, podman, running, users};
+use crate::engine::{Dockerd, EngineKind};
+use crate::error::{Error, Result};
+use crate::sources;
+
+impl Engine {
+    /// The engine's row.
+    pub(super) fn row(self) -> &'static EngineRow {
+        match self {
+            Self::Containerd => &CONTAINERD,
+            Self::Crio => &CRIO,
+            Self::Docker => &DOCKER,
+            Self::Podman => &PODMAN,
+            Self::Nerdctl => &NERDCTL,
+            Self::Isulad => &ISULAD,
+        }
+    }
+}
+
+const CONTAINERD: EngineRow = EngineRow {
+    title: "containerd",
+    programs: &["/usr/bin/containerd", "/usr/local/bin/containerd"],
+    kinds: &[EngineKind::ContainerdCri.name()],
+    main: Some(containerd::MAIN),
+    main_of_user: None,
+    runs_on: None,
+    has_distributions: true,
+    nri: Some(OwnNri {
+        default: Some(("containerd 2.0", own_nri::is_containerd_2)),
+        setting: |main, texts| containerd::nri_setting(main.unwrap_or(containerd::MAIN), texts),
+        plan_off: |main, texts, plan| {
+            containerd::plan_nri_off(main.unwrap_or(containerd::MAIN), texts, plan)
+        },
+    }),
+    daemon: Some(EngineDaemon {
+        reloads: false,
+        other_files: &[],
+        find: running::containerd_of,
+        file_of: |process| Some(running::config_of(process)),
+        handlers: running::containerd_handlers,
+    }),
+    sources: |main, texts| {
+        let main = main.unwrap_or(containerd::MAIN);
+        [containerd::sources(main, texts), distribution::beside(main)].concat()
+    },
+    plan: containerd::plan,
+    usage: |main, name, binary, default| {
+        let of = main.and_then(Distribution::of_main).unwrap_or(Distribution::Kubeadm);
+        let (crictl, ctr) = of.tools();
+        let ctr = format!("{ctr} run --runc-binary {binary} IMAGE ID (ctr reads no configuration)");
+        [pods(&crictl, name, default), vec![ctr]].concat()
+    },
+    search_path: |main, host| path_of(&running::containerd_of(host, main)?, host),
+    containers: users::bundles,
+    is_given_up: |_, _, _| false,
+};
+
+const CRIO: EngineRow = EngineRow {
+    title: "CRI-O",
+    programs: &["/usr/bin/crio", "/usr/local/bin/crio"],
+    kinds: &[EngineKind::Crio.name()],
+    main: None,
+    main_of_user: None,
+    runs_on: None,
+    has_distributions: false,
+    nri: Some(OwnNri {
+        default: Some(("CRI-O 1.30", |_, root| own_nri::is_crio_1_30(CRIO.program(root), root))),
+        setting: |_, texts| crio::nri_setting(texts),
+        plan_off: |_, texts, plan| crio::plan_nri_off(texts, plan),
+    }),
+    daemon: Some(EngineDaemon {
+        reloads: false,
+        other_files: &["--config", "-c", "--config-dir", "-d"],
+        find: |host, _| first_process("crio", host),
+        file_of: |_| None,
+        handlers: |process, _, root, host| {
+            let said = process.and_then(|its| flag(its, &["--listen"]));
+            sources::handlers(&host.path(said.unwrap_or_else(|| crio::socket_path(root))))
+        },
+    }),
+    sources: |_, _| crio::sources(),
+    plan: crio::plan,
+    usage: |_, name, _, default| pods("crictl", name, default),
+    // conmon has CRI-O's PATH, or in older versions OF_CONMON.
+    search_path: |_, host| {
+        let mut all = path_of(&first_process("crio", host)?, host).unwrap_or_default();
+        if !all.is_empty() {
+            all.push(":");
+        }
+        all.push(OF_CONMON);
+        Some(all)
+    },
+    containers: |root, ledger| users::monitored(false, root, &ledger.binary),
+    is_given_up: |_, _, _| false,
+};
+
+const DOCKER: EngineRow = EngineRow {
+    title: DOCKER_FILE.title,
+    programs: &["/usr/bin/dockerd", "/usr/sbin/dockerd", "/usr/local/bin/dockerd"],
+    kinds: &[EngineKind::Docker.name()],
+    main: Some(DOCKER_FILE.main),
+    main_of_user: None,
+    runs_on: Some(Engine::Containerd),
+    has_distributions: false,
+    nri: Some(OwnNri {
+        default: None,
+        setting: |main, texts| docker::nri_setting(&DOCKER_FILE, main, texts),
+        plan_off: |main, texts, plan| docker::plan_nri_off(&DOCKER_FILE, main, texts, plan),
+    }),
+    daemon: Some(EngineDaemon {
+        reloads: true,
+        other_files: &[],
+        find: |host, main| running::docker_of(host, main).map(|(process, _)| process),
+        file_of: |process| Some(Dockerd::of(&process.words)?.config_file),
+        handlers: |_, main, _, host| {
+            let mut sockets = running::docker_of(host, main)?.1.sockets().into_iter();
+            sockets.find_map(|socket| sources::docker_runtimes(&host.path(socket)))
+        },
+    }),
+    sources: |main, _| vec![EngineFile::File(main.unwrap_or(DOCKER_FILE.main).to_owned())],
+    plan: |registration, texts| docker::plan(&DOCKER_FILE, registration, texts),
+    usage: |_, name, _, default| vec![format!("docker run {}IMAGE", option_for(name, default))],
+    search_path: |main, host| {
+        let (its, _) = running::docker_of(host, main)?;
+        // The shim is a child of containerd, which may be a containerd that Docker did not start.
+        let other = flag(&its, &["--containerd"]).and_then(|_| running::containerd_of(host, None));
+        path_of(other.as_ref().unwrap_or(&its), host)
+    },
+    containers: users::docker,
+    is_given_up: users::is_given_up_by_docker,
+};
+
+const ISULAD: EngineRow = EngineRow {
+    title: ISULAD_FILE.title,
+    programs: &["/usr/bin/isulad", "/usr/local/bin/isulad"],
+    kinds: &[EngineKind::Isulad.name()],
+    main: Some(ISULAD_FILE.main),
+    main_of_user: None,
+    runs_on: None,
+    has_distributions: false,
+    nri: Some(OwnNri {
+        default: None,
+        setting: |main, texts| docker::nri_setting(&ISULAD_FILE, main, texts),
+        plan_off: |main, texts, plan| docker::plan_nri_off(&ISULAD_FILE, main, texts, plan),
+    }),
+    daemon: Some(EngineDaemon {
+        reloads: false,
+        other_files: &[],
+        find: |host, _| first_process("isulad", host),
+        file_of: |_| None,
+        // It reports its runtimes nowhere.
+        handlers: |_, _, _, _| None,
+    }),
+    sources: |main, _| vec![EngineFile::File(main.unwrap_or(ISULAD_FILE.main).to_owned())],
+    plan: |registration, texts| docker::plan(&ISULAD_FILE, registration, texts),
+    usage: |_, name, _, default| {
+        let isula = format!("isula run {}IMAGE", option_for(name, default));
+        [pods("crictl", name, default), vec![isula]].concat()
+    },
+    search_path: |_, host| path_of(&first_process("isulad", host)?, host),
+    containers: users::isulad,
+    is_given_up: |_, _, _| false,
+};
+
+const PODMAN: EngineRow = EngineRow {
+    title: "Podman",
+    programs: &["/usr/bin/podman", "/usr/local/bin/podman"],
+    kinds: &[EngineKind::Podman.name()],
+    main: None,
+    // A user's Podman reads it and its folder after the system's files.
+    main_of_user: Some("containers/containers.conf"),
+    runs_on: None,
+    has_distributions: false,
+    nri: None,
+    daemon: None,
+    sources: |main, _| podman::sources(main),
+    plan: podman::plan,
+    usage: |_, name, _, default| vec![format!("podman {}run IMAGE", option_for(name, default))],
+    search_path: |_, _| Some(OF_CONMON.into()),
+    containers: |root, ledger| {
+        [users::monitored(true, root, &ledger.binary), users::podman(root, ledger)].concat()
+    },
+    is_given_up: |_, _, _| false,
+};
+
+const NERDCTL: EngineRow = EngineRow {
+    title: "nerdctl",
+    programs: &["/usr/bin/nerdctl", "/usr/local/bin/nerdctl"],
+    // Only an annotation distinguishes it from other clients of containerd.
+    kinds: &[EngineKind::Nerdctl.name(), EngineKind::Containerd.name()],
+    main: None,
+    main_of_user: None,
+    runs_on: Some(Engine::Containerd),
+    has_distributions: false,
+    nri: None,
+    daemon: None,
+    sources: |_, _| Vec::new(),
+    plan: |registration, _| nerdctl(registration),
+    usage: |_, _, binary, _| vec![format!("nerdctl run --runtime {binary} IMAGE")],
+    search_path: CONTAINERD.search_path,
+    containers: CONTAINERD.containers,
+    is_given_up: |_, _, _| false,
+};
+
+fn nerdctl(registration: &Registration) -> Result<Plan> {
+    if registration.default {
+        return Err(Error::new("nerdctl.toml has no key for a default runtime").hint(format!(
+            "pass it with each container: nerdctl run --runtime {}",
+            registration.binary
+        )));
+    }
+    let mut plan = Plan::default();
+    plan.notes.push(format!(
+        "nothing to register: nerdctl takes the runtime with each container: nerdctl run --runtime {} \
+         IMAGE",
+        registration.binary
+    ));
+    Ok(plan)
+}

@@ -70,6 +70,7 @@ pub(crate) struct NodeEvent {
     /// The refused request: NRI's event, or the command of the runtime.
     pub(crate) event: String,
     pub(crate) rule: String,
+    /// NRI's name of the field, or its path in config.json.
     pub(crate) field: String,
     pub(crate) engine: String,
     /// The pod's labels, if the pod is on record.

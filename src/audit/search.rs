@@ -251,6 +251,21 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_other_versions_are_found() {
+        let text = "{\"action\":\"dreamt\",\"dreams\":[7],\"terminal\":null,\"to\":null}\n\
+                    {\"kind\":\"dreamt\",\"labels\":null,\"exit_code\":null}\n{}\n[]\n\"text\"\n";
+        let mut actions = Vec::new();
+        let unreadable = search(text.as_bytes(), &AuditFilter::default(), |_, line| {
+            actions.push(line.action.clone());
+            Ok(())
+        });
+        assert_eq!(
+            (unreadable.unwrap(), actions),
+            (2, ["dreamt", "dreamt", ""].map(str::to_owned).into())
+        );
+    }
+
+    #[test]
     fn a_time_is_an_age_or_a_time_of_day_in_utc() {
         let now = UNIX_EPOCH + Duration::from_secs(1_795_221_600);
         for (text, wanted) in [

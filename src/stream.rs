@@ -49,27 +49,35 @@ named! {
     }
 }
 
-/// One event; members that do not apply to its kind are empty.
-#[derive(Debug, Clone)]
+/// One event; members that do not apply to its kind are empty. Its line has them in this order.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct NodeEvent {
     /// Unix time in nanoseconds.
+    #[serde(skip)]
     pub(crate) at: i64,
     pub(crate) kind: EventKind,
-    /// The refused request: its NRI name, or the runtime's command.
-    pub(crate) event: String,
-    /// `NN-name`.
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) pod_id: String,
+    /// Kubernetes' UID of the pod.
+    pub(crate) pod_uid: String,
+    pub(crate) container: String,
+    pub(crate) container_id: String,
+    /// `NN-name`; several are separated by commas.
     pub(crate) plugin: String,
+    pub(crate) reason: String,
+    /// The refused request: NRI's event, or the command of the runtime.
+    pub(crate) event: String,
     pub(crate) rule: String,
     /// NRI's name of the field, or its path in config.json.
     pub(crate) field: String,
-    pub(crate) reason: String,
-    /// The exit code in `exited` and `removed`, if known.
-    pub(crate) exit_code: Option<i32>,
-    pub(crate) subject: AuditSubject,
-    /// The pod's UID, if its engine has one.
-    pub(crate) pod_uid: String,
+    pub(crate) engine: String,
     /// The pod's labels, if the pod is on record.
     pub(crate) labels: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Of `exited` and `removed`; null if it is not known.
+    pub(crate) exit_code: Option<Option<i32>>,
 }
 
 impl NodeEvent {
@@ -78,15 +86,20 @@ impl NodeEvent {
         Self {
             at: now(),
             kind,
-            event: String::new(),
+            namespace: String::new(),
+            pod: String::new(),
+            pod_id: String::new(),
+            pod_uid: String::new(),
+            container: String::new(),
+            container_id: String::new(),
             plugin: String::new(),
+            reason: String::new(),
+            event: String::new(),
             rule: String::new(),
             field: String::new(),
-            reason: String::new(),
-            exit_code: None,
-            subject: AuditSubject::default(),
-            pod_uid: String::new(),
+            engine: String::new(),
             labels: None,
+            exit_code: None,
         }
     }
 
@@ -96,47 +109,36 @@ impl NodeEvent {
         Self { plugin: plugin.to_owned(), ..self }
     }
 
+    /// Sets the pod and the container.
+    #[must_use]
+    pub(crate) fn about(self, subject: AuditSubject) -> Self {
+        let AuditSubject { engine, namespace, pod, pod_id, container, container_id } = subject;
+        Self { engine, namespace, pod, pod_id, container, container_id, ..self }
+    }
+
     /// Formats the line, with its line feed. Tenants and plugins choose some of its texts: long
     /// ones are cut, and labels that are too long become null.
     fn line(mut self, cursor: &str, lost: Option<Option<u64>>) -> String {
-        let Self { event, plugin, rule, field, reason, subject, pod_uid, .. } = &mut self;
-        for text in
-            [event, plugin, rule, field, reason, pod_uid].into_iter().chain(subject.texts_mut())
-        {
+        let Self { namespace, pod, pod_id, pod_uid, container, container_id, .. } = &mut self;
+        let cut = |text: &mut String| {
             if let Cow::Owned(shorter) = limits::cut(text, limits::AUDIT_TEXT) {
                 *text = shorter;
             }
-        }
+        };
+        [namespace, pod, pod_id, pod_uid, container, container_id].into_iter().for_each(cut);
+        let Self { plugin, reason, event, rule, field, engine, .. } = &mut self;
+        [plugin, reason, event, rule, field, engine].into_iter().for_each(cut);
         let length = |(key, value): (&String, &String)| key.len() + value.len();
-        let is_short = |labels: &&BTreeMap<String, String>| {
-            labels.iter().map(length).sum::<usize>() <= limits::EVENT_LABELS
-        };
-        let line = EventLine {
-            cursor,
-            time: rfc3339_nanos(self.at).unwrap_or_default(),
-            kind: self.kind,
-            namespace: &self.subject.namespace,
-            pod: &self.subject.pod,
-            pod_id: &self.subject.pod_id,
-            pod_uid: &self.pod_uid,
-            container: &self.subject.container,
-            container_id: &self.subject.container_id,
-            plugin: &self.plugin,
-            reason: &self.reason,
-            event: &self.event,
-            rule: &self.rule,
-            field: &self.field,
-            engine: &self.subject.engine,
-            labels: self.labels.as_ref().filter(is_short),
-            exit_code: matches!(self.kind, EventKind::Exited | EventKind::Removed)
-                .then_some(self.exit_code),
-            lost,
-        };
+        self.labels = self
+            .labels
+            .filter(|labels| labels.iter().map(length).sum::<usize>() <= limits::EVENT_LABELS);
+        let time = rfc3339_nanos(self.at).unwrap_or_default();
+        let line = EventLine { cursor, time, event: &self, lost };
         ascii(&serde_json::to_string(&line).unwrap_or_default()) + "\n"
     }
 }
 
-/// The members of a line in their order.
+/// The line of an event.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct EventLine<'a> {
@@ -144,26 +146,8 @@ pub(crate) struct EventLine<'a> {
     cursor: &'a str,
     /// RFC 3339.
     time: String,
-    kind: EventKind,
-    namespace: &'a str,
-    pod: &'a str,
-    pod_id: &'a str,
-    /// Kubernetes' UID of the pod.
-    pod_uid: &'a str,
-    container: &'a str,
-    container_id: &'a str,
-    /// `NN-name`; several are separated by commas.
-    plugin: &'a str,
-    reason: &'a str,
-    /// The refused request: NRI's event, or the command of the runtime.
-    event: &'a str,
-    rule: &'a str,
-    field: &'a str,
-    engine: &'a str,
-    labels: Option<&'a BTreeMap<String, String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    /// The exit code in `exited` and `removed`; null if unknown.
-    exit_code: Option<Option<i32>>,
+    #[serde(flatten)]
+    event: &'a NodeEvent,
     #[serde(skip_serializing_if = "Option::is_none")]
     /// The number of missing events in `lost`; null if unknown.
     lost: Option<Option<u64>>,
@@ -449,8 +433,7 @@ mod tests {
     use crate::named::Named;
 
     fn started(id: &str) -> NodeEvent {
-        let subject = AuditSubject { container_id: id.to_owned(), ..AuditSubject::default() };
-        NodeEvent { subject, ..NodeEvent::new(EventKind::Started) }
+        NodeEvent { container_id: id.to_owned(), ..NodeEvent::new(EventKind::Started) }
     }
 
     fn lines(text: &str) -> Vec<Value> {
@@ -554,7 +537,7 @@ mod tests {
             let long = unit.repeat(1 << 20);
             let mut event = started(&long);
             event.labels = Some([("app".to_owned(), long.clone())].into());
-            (event.reason, event.subject.pod) = (long.clone(), long);
+            (event.reason, event.pod) = (long.clone(), long);
             stream.push(event);
         }
         let text = stream.reader(&Since::Oldest).take();

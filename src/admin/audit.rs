@@ -12,7 +12,10 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
-use crate::audit::{AuditAction, AuditFilter, AuditTail, IDENTIFIER, open_files, search, since};
+use crate::audit::{
+    AuditAction, AuditFilter, AuditSubject, AuditTail, IDENTIFIER, LoggedLine, open_files, search,
+    since,
+};
 use crate::config::{AuditTarget, Config};
 use crate::error::{Context, Error, Result};
 use crate::named::Named;
@@ -20,8 +23,8 @@ use crate::text::{counted, first_of, printable, short_id};
 
 use super::exit::DONE;
 use super::output::{Format, PageOutput, complain};
-use super::show::{screen, shortened};
-use super::watch::{has_reader, wait_for_lines};
+use super::show::{or_dash, screen, shortened};
+use super::watch::{has_reader, wait_for_lines, whole_lines};
 use super::{progress, yaml};
 
 /// Interval of checks of a followed file for new lines.
@@ -175,9 +178,7 @@ fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> 
         if count == 0 {
             return Ok(true);
         }
-        unfinished.extend_from_slice(&bytes[..count]);
-        let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let lines: Vec<u8> = unfinished.drain(..whole).collect();
+        let lines = whole_lines(&mut unfinished, &bytes[..count]);
         complain_of(page.add_all(lines.as_slice(), filter)?);
     }
 }
@@ -234,8 +235,8 @@ impl Page {
         search(lines, filter, |text, line| self.add(text, line, filter))
     }
 
-    fn add(&mut self, text: &str, line: &Value, filter: &AuditFilter) -> Result<()> {
-        self.prefixes.add(filter, line);
+    fn add(&mut self, text: &str, line: &LoggedLine, filter: &AuditFilter) -> Result<()> {
+        self.prefixes.add(filter, &line.subject);
         let is_live = self.is_endless && self.held.is_none();
         if is_live {
             self.prefixes.require_one()?;
@@ -243,11 +244,13 @@ impl Page {
         let is_first = self.count == 0;
         let before = if is_first { "[" } else { ",\n" };
         self.count += 1;
+        // The output has the members of other versions too.
+        let whole = || serde_json::from_str::<Value>(text).unwrap_or_default();
         let row = match self.format {
             Format::Json if self.is_endless => format!("{text}\n"),
             Format::Json => format!("{before}{text}"),
-            Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(line)),
-            Format::Yaml => yaml::yaml(&Value::Array(vec![line.clone()])),
+            Format::Yaml if self.is_endless => format!("---\n{}", yaml::yaml(&whole())),
+            Format::Yaml => yaml::yaml(&Value::Array(vec![whole()])),
             Format::Page | Format::Wide | Format::Name | Format::Junit => {
                 let heading = if is_first { heading() + "\n" } else { String::new() };
                 format!("{heading}{}\n", shown(line, fits_columns(self.format)))
@@ -304,9 +307,9 @@ struct Prefixes {
 }
 
 impl Prefixes {
-    fn add(&mut self, filter: &AuditFilter, line: &Value) {
-        self.pods.extend(filter.pod_by_prefix(line).map(ToOwned::to_owned));
-        self.containers.extend(filter.container_by_prefix(line).map(ToOwned::to_owned));
+    fn add(&mut self, filter: &AuditFilter, line: &AuditSubject) {
+        self.pods.extend(filter.pod_by_prefix(line).cloned());
+        self.containers.extend(filter.container_by_prefix(line).cloned());
     }
 
     fn require_one(&self) -> Result<()> {
@@ -338,7 +341,7 @@ fn heading() -> String {
     columns(COLUMNS.map(|(title, _)| title.to_owned()), false) + "  DETAIL"
 }
 
-/// Formats the first columns of a line.
+/// Joins the first columns of a line.
 pub(super) fn columns(words: [String; 4], fits: bool) -> String {
     let cells = words.iter().zip(COLUMNS).map(|(word, (_, width))| {
         let word = if fits { shortened(word, width) } else { word.clone() };
@@ -347,56 +350,48 @@ pub(super) fn columns(words: [String; 4], fits: bool) -> String {
     cells.collect::<Vec<_>>().join("  ")
 }
 
-/// Formats a line for people.
-fn shown(line: &Value, fits: bool) -> String {
-    let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
+/// Formats a line for people; `detail` is the part that depends on its action.
+pub(super) fn row(line: &LoggedLine, detail: String, fits: bool) -> String {
+    let LoggedLine { time, action, plugin, event, field, rule, reason, .. } = line;
+    let [action, plugin, event, field, rule, reason] =
+        [action, plugin, event, field, rule, reason].map(|word| printable(word));
     let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
-    let time = of("time").chars().take(19).collect::<String>() + "Z";
-    let first = columns([time, of("action"), or_dash(of("plugin")), or_dash(about(line))], fits);
-    let rest = [of("event"), of("field")].into_iter().filter(|word| !word.is_empty());
-    let mut shown = std::iter::once(first).chain(rest).collect::<Vec<_>>().join("  ");
-    if line["action"] == "applied" {
-        shown.push_str(&format!("  {} -> {}", value(&line["from"]), value(&line["to"])));
-    }
-    if line["action"] == "exec" {
-        shown.push_str(&process(line));
-    }
-    for (member, name) in [("rule", "rule "), ("reason", "")] {
-        if !line[member].is_null() {
-            shown.push_str(&format!("  {name}{}", of(member)));
-        }
-    }
-    shown.truncate(shown.trim_end().len());
-    shown
+    let time = printable(time).chars().take(19).collect::<String>() + "Z";
+    let first = columns([time, action, or_dash(plugin), or_dash(about(&line.subject))], fits);
+    let rule = if rule.is_empty() { rule } else { format!("rule {rule}") };
+    let mut words = vec![first, event, field, detail, rule, reason];
+    words.retain(|word| !word.is_empty());
+    words.join("  ").trim_end().to_owned()
+}
+
+fn shown(line: &LoggedLine, fits: bool) -> String {
+    let detail = match line.action.as_str() {
+        "applied" => format!("{} -> {}", value(&line.from), value(&line.to)),
+        "exec" => process(line),
+        _ => String::new(),
+    };
+    row(line, detail, fits)
 }
 
 /// Formats a process that `exec` started: its arguments, its result, the user and the callers.
-fn process(line: &Value) -> String {
-    let list = |member: &str| {
-        let words = line[member].as_array().into_iter().flatten();
-        words.map(|word| printable(word.as_str().unwrap_or_default())).collect::<Vec<_>>()
+fn process(line: &LoggedLine) -> String {
+    let list = |words: &[String], between| {
+        words.iter().map(|word| printable(word)).collect::<Vec<_>>().join(between)
     };
-    let code = line["exit_code"].as_i64().map(|code| format!(" {code}")).unwrap_or_default();
-    let terminal = if line["terminal"] == true { "  terminal" } else { "" };
-    let args = list("args").join(" ");
-    let args = if args.is_empty() { String::new() } else { format!("  {args}") };
-    format!(
-        "{args}  {}{code}  user {}{terminal}  by {}",
-        value(&line["result"]),
-        value(&line["user"]),
-        list("caller").join(" < ")
-    )
+    let code = line.exit_code.map(|code| format!(" {code}")).unwrap_or_default();
+    let terminal = if line.terminal == Some(true) { "  terminal" } else { "" };
+    let args = if line.args.is_empty() { "" } else { &(list(&line.args, " ") + "  ") };
+    let [result, user] = [&line.result, &line.user].map(|word| or_dash(word.as_ref()));
+    format!("{args}{result}{code}  user {user}{terminal}  by {}", list(&line.caller, " < "))
 }
 
 /// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
-pub(super) fn about(line: &Value) -> String {
-    let of = |member: &str| printable(line[member].as_str().unwrap_or_default());
-    let name_or_id = |name: &str, id: &str| match of(name) {
-        none if none.is_empty() => short_id(&of(id)).to_owned(),
-        name => short_id(&name).to_owned(),
-    };
-    let mut parts = vec![of("namespace"), name_or_id("pod", "pod_id")];
-    parts.push(name_or_id("container", "container_id"));
+fn about(subject: &AuditSubject) -> String {
+    let AuditSubject { namespace, pod, pod_id, container, container_id, .. } = subject;
+    let name_or_id =
+        |name: &str, id| short_id(&printable(if name.is_empty() { id } else { name })).to_owned();
+    let mut parts =
+        vec![printable(namespace), name_or_id(pod, pod_id), name_or_id(container, container_id)];
     parts.retain(|part| !part.is_empty());
     // A container without a pod is recorded as its own pod.
     parts.dedup();
@@ -418,6 +413,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn shown(line: &Value, fits: bool) -> String {
+        super::shown(&serde_json::from_value(line.clone()).unwrap(), fits)
+    }
 
     fn words(line: &Value) -> String {
         shown(line, false).split_whitespace().collect::<Vec<_>>().join(" ")

@@ -12,18 +12,18 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::answers::PodRow;
+use crate::audit::LoggedLine;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::named::Named;
 use crate::stream::{EventKind, Since};
-use crate::text::printable;
 use crate::wrapper;
 
-use super::audit::{SubjectFilter, about, columns, fits_columns};
+use super::audit::{SubjectFilter, columns, fits_columns, row};
 use super::exit::DONE;
 use super::output::{Format, PageOutput, complain, print, print_page};
 use super::pods::PodFilter;
-use super::watch::{has_reader, wait_for_lines};
+use super::watch::{has_reader, wait_for_lines, whole_lines};
 use super::{ask, paint, yaml};
 
 /// Interval of attempts to connect to a daemon that does not run.
@@ -63,20 +63,18 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
 }
 
 /// The pod of an event, with the fields that the filters need.
-fn pod_of(event: &Value) -> PodRow {
-    let of = |member: &str| event[member].as_str().unwrap_or_default().to_owned();
-    let labels = Option::deserialize(&event["labels"]).unwrap_or_default();
-    PodRow { namespace: of("namespace"), engine: of("engine"), labels, ..PodRow::default() }
+fn pod_of(event: &LoggedLine) -> PodRow {
+    let LoggedLine { labels, subject, .. } = event.clone();
+    PodRow { namespace: subject.namespace, engine: subject.engine, labels, ..PodRow::default() }
 }
 
 impl Events {
     /// Whether the filters admit an event. A line about missing events always passes.
-    fn admits(&self, event: &Value) -> bool {
-        let filter = self.subject.filter();
-        let is_kind = self.kind.is_empty() || self.kind.iter().any(|kind| event["kind"] == **kind);
-        let is_pods =
-            self.pods.is_empty() || event["pod_id"] != "" && self.pods.admits(&pod_of(event));
-        event["kind"] == "lost" || is_kind && is_pods && filter.admits(event)
+    fn admits(&self, event: &LoggedLine) -> bool {
+        let is_kind = self.kind.is_empty() || self.kind.contains(&event.action);
+        let is_pods = self.pods.is_empty()
+            || !event.subject.pod_id.is_empty() && self.pods.admits(&pod_of(event));
+        event.action == "lost" || is_kind && is_pods && self.subject.filter().admits(event)
     }
 }
 
@@ -132,10 +130,10 @@ fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let question = json!({"verb": "events", "since": since, "follow": true});
     let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;
     stream.set_read_timeout(None)?;
-    let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
+    let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
     // A daemon of an earlier version sends no cursor.
-    if let (Some(present), "0" | "now") = (answer["cursor"].as_str(), since.as_str()) {
-        present.clone_into(since);
+    if ["0", "now"].contains(&since.as_str()) && !answer.cursor.is_empty() {
+        *since = answer.cursor;
     }
     Ok(stream)
 }
@@ -155,15 +153,12 @@ fn follow(
             Ok(0) | Err(_) => return Ok(StreamEnd::ByDaemon),
             Ok(read) => read,
         };
-        unfinished.extend_from_slice(bytes.get(..read).unwrap_or_default());
-        let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let lines: Vec<u8> = unfinished.drain(..whole).collect();
+        let lines = whole_lines(&mut unfinished, bytes.get(..read).unwrap_or_default());
         for line in lines.split_inclusive(|byte| *byte == b'\n') {
             let event: Value = serde_json::from_slice(line)
                 .map_err(|error| Error::json(&error))
                 .doing(|| "reading an event")?;
-            page.add(&event)?;
-            event["cursor"].as_str().unwrap_or_default().clone_into(since);
+            *since = page.add(&event)?;
         }
     }
 }
@@ -176,9 +171,13 @@ struct EventPage<'w> {
 }
 
 impl EventPage<'_> {
-    fn add(&mut self, event: &Value) -> Result<()> {
-        if !self.wanted.admits(event) {
-            return Ok(());
+    /// Prints an event if the filters admit it; returns its cursor.
+    fn add(&mut self, event: &Value) -> Result<String> {
+        let line = LoggedLine::deserialize(event)
+            .map_err(|error| Error::json(&error))
+            .doing(|| "reading an event")?;
+        if !self.wanted.admits(&line) {
+            return Ok(line.cursor);
         }
         self.count += 1;
         match self.format {
@@ -189,30 +188,18 @@ impl EventPage<'_> {
                 let heading = format!("{}  DETAIL\n", columns(heading, false));
                 let heading = if self.count == 1 { &*heading } else { "" };
                 let fits = fits_columns(self.format);
-                print_page(&format!("{heading}{}", shown(event, fits)), paint::plain)?
+                print_page(&format!("{heading}{}", shown(&line, fits)), paint::plain)?
             }
         };
-        Ok(())
+        Ok(line.cursor)
     }
 }
 
 /// Formats an event for people.
-fn shown(event: &Value, fits: bool) -> String {
-    let of = |member: &str| printable(event[member].as_str().unwrap_or_default());
-    let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
-    let time = of("time").chars().take(19).collect::<String>() + "Z";
-    let first = [time, of("kind"), or_dash(of("plugin")), or_dash(about(event))];
-    let mut words = vec![columns(first, fits)];
-    words.extend(["event", "field"].map(of));
-    for (member, name) in [("exit_code", "exit code"), ("lost", "events")] {
-        let number = event[member].as_i64();
-        words.extend(number.map(|number| format!("{name} {number}")));
-    }
-    let rule = of("rule");
-    words.push(if rule.is_empty() { rule } else { format!("rule {rule}") });
-    words.push(of("reason"));
-    words.retain(|word| !word.is_empty());
-    words.join("  ").trim_end().to_owned()
+fn shown(event: &LoggedLine, fits: bool) -> String {
+    let code = event.exit_code.map(|code| format!("exit code {code}"));
+    let lost = event.lost.map(|lost| format!("events {lost}"));
+    row(event, code.or(lost).unwrap_or_default(), fits)
 }
 
 #[cfg(test)]
@@ -228,11 +215,12 @@ mod tests {
         events: Events,
     }
 
-    fn event(kind: &str, namespace: &str, pod: &str, labels: Value) -> Value {
+    fn event(kind: &str, namespace: &str, pod: &str, labels: Value) -> LoggedLine {
         let pod_id = if pod.is_empty() { String::new() } else { format!("id-{pod}") };
-        json!({"cursor": "1-1", "time": "2026-11-22T10:15:00.5Z", "kind": kind, "namespace": namespace,
+        let line = json!({"cursor": "1-1", "time": "2026-11-22T10:15:00.5Z", "kind": kind, "namespace": namespace,
             "pod": pod, "pod_id": pod_id, "container": "app", "container_id": "c1", "plugin": "10-a",
-            "reason": "no", "event": "create", "rule": "", "field": "", "engine": "cri-o", "labels": labels})
+            "reason": "no", "event": "create", "rule": "", "field": "", "engine": "cri-o", "labels": labels});
+        serde_json::from_value(line).unwrap()
     }
 
     #[test]
@@ -244,7 +232,7 @@ mod tests {
             event("lost", "", "", Value::Null),
         ];
         let mut updated = event("updated", "shop", "web", Value::Null);
-        updated["plugin"] = json!("10-a,20-b");
+        updated.plugin = "10-a,20-b".to_owned();
         for (plugin, is_wanted) in
             [("b", true), ("20-b", true), ("10-a", true), ("a,20-b", false), ("c", false)]
         {
@@ -265,7 +253,7 @@ mod tests {
         ] {
             let line = Line::try_parse_from(words).unwrap();
             let admitted = list.iter().filter(|event| line.events.admits(event));
-            let kinds: Vec<&str> = admitted.map(|event| event["kind"].as_str().unwrap()).collect();
+            let kinds: Vec<&str> = admitted.map(|event| event.action.as_str()).collect();
             assert_eq!(kinds.join(" "), wanted, "{words:?}");
         }
     }
@@ -286,10 +274,10 @@ mod tests {
         let wanted = "2026-11-22T10:15:00Z  refused       10-a              shop/web/app              create  no";
         assert_eq!(refused, wanted);
         let mut exited = event("exited", "shop", "web", Value::Null);
-        exited["exit_code"] = json!(137);
+        exited.exit_code = Some(137);
         assert!(shown(&exited, false).contains("exit code 137"), "{}", shown(&exited, false));
         let mut hostile = event("lost", "\u{1b}[2J", "x", Value::Null);
-        hostile["lost"] = json!(3);
+        hostile.lost = Some(3);
         let shown = shown(&hostile, false);
         assert!(shown.contains("events 3") && !shown.contains('\u{1b}'), "{shown}");
     }

@@ -108,6 +108,13 @@ pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
     }
 }
 
+/// Appends bytes to unfinished lines; returns the complete lines.
+pub(super) fn whole_lines(unfinished: &mut Vec<u8>, bytes: &[u8]) -> Vec<u8> {
+    unfinished.extend_from_slice(bytes);
+    let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    unfinished.drain(..whole).collect()
+}
+
 /// The rows as last printed.
 struct Seen {
     rows: HashMap<String, ListRow>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One entry of the audit log, as the daemon records it. Data only.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::named::named;
@@ -46,8 +46,9 @@ impl AuditAction {
 }
 
 /// The pod and the container of an entry; empty without one.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
 pub(crate) struct AuditSubject {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) engine: String,

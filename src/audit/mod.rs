@@ -25,6 +25,6 @@ pub(crate) use journal::IDENTIFIER;
 pub(crate) use line::Line;
 pub(crate) use line::ascii;
 pub(crate) use redact::redact;
-pub(crate) use search::{AuditFilter, open_files, search, since};
+pub(crate) use search::{AuditFilter, LoggedLine, open_files, search, since};
 pub(crate) use tail::AuditTail;
 pub(crate) use writer::AuditLog;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Searches the audit log: passes the lines that an operator requests, from its files, oldest first.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::config::parse_duration;
@@ -14,7 +16,37 @@ use crate::error::{Context, Result};
 use crate::limits;
 use crate::text::rfc3339_nanos;
 
+use super::entry::AuditSubject;
 use super::file::rotated;
+
+/// A line of the audit log or of the event stream as commands read it. A member that the line does not have is empty.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct LoggedLine {
+    pub(crate) cursor: String,
+    pub(crate) time: String,
+    /// A text, because another version may have other actions.
+    #[serde(alias = "kind")]
+    pub(crate) action: String,
+    pub(crate) event: String,
+    pub(crate) plugin: String,
+    pub(crate) field: String,
+    pub(crate) from: Value,
+    pub(crate) to: Value,
+    pub(crate) user: Option<String>,
+    pub(crate) caller: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) terminal: Option<bool>,
+    pub(crate) result: Option<String>,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) rule: String,
+    pub(crate) reason: String,
+    #[serde(flatten)]
+    pub(crate) subject: AuditSubject,
+    pub(crate) pod_uid: String,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    pub(crate) lost: Option<u64>,
+}
 
 /// The filter of an operator's search; `None` admits any line.
 #[derive(Debug, Clone, Default)]
@@ -33,49 +65,46 @@ pub(crate) struct AuditFilter {
 
 impl AuditFilter {
     /// Whether the filter admits a line.
-    pub(crate) fn admits(&self, line: &Value) -> bool {
-        let of = |member: &str| line[member].as_str().unwrap_or_default();
+    pub(crate) fn admits(&self, line: &LoggedLine) -> bool {
+        let AuditSubject { namespace, pod, pod_id, container, container_id, .. } = &line.subject;
         let is_pod = |wanted: &String| {
             let qualified = wanted.split_once('/');
-            qualified.is_some_and(|(space, name)| of("namespace") == space && of("pod") == name)
-                || of("pod") == wanted
-                || begins(of("pod_id"), wanted)
+            qualified.is_some_and(|(space, name)| namespace == space && pod == name)
+                || pod == wanted
+                || begins(pod_id, wanted)
         };
-        let is_container =
-            |wanted: &String| of("container") == wanted || begins(of("container_id"), wanted);
+        let is_container = |wanted: &String| container == wanted || begins(container_id, wanted);
         let is_plugin = |wanted: &String| {
             // An update may have several plugins.
-            of("plugin").split(',').any(|plugin| {
+            line.plugin.split(',').any(|plugin| {
                 let name = plugin.split_once('-').map(|(_, name)| name);
                 plugin == wanted || name == Some(wanted)
             })
         };
         // A line about missing lines passes every filter.
-        let is_gap = line["action"] == "lost";
+        let is_gap = line.action == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
             && self.plugin.as_ref().is_none_or(is_plugin)
-            && (self.actions.is_empty() || self.actions.iter().any(|name| of("action") == name));
+            && (self.actions.is_empty() || self.actions.contains(&line.action));
         let is_recent =
-            self.since.as_ref().is_none_or(|since| comparable(of("time")) >= since.as_str());
+            self.since.as_ref().is_none_or(|since| comparable(&line.time) >= since.as_str());
         (is_about || is_gap) && is_recent
     }
 
     /// Returns the ID of the line's pod, if only an ID prefix matched it.
-    pub(crate) fn pod_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
-        let wanted = self.pod.as_deref()?;
-        by_prefix(&line["pod_id"], wanted).filter(|_| line["pod"] != wanted)
+    pub(crate) fn pod_by_prefix<'l>(&self, line: &'l AuditSubject) -> Option<&'l String> {
+        by_prefix(&line.pod, &line.pod_id, self.pod.as_deref()?)
     }
 
     /// Returns the ID of the line's container, if only an ID prefix matched it.
-    pub(crate) fn container_by_prefix<'l>(&self, line: &'l Value) -> Option<&'l str> {
-        let wanted = self.container.as_deref()?;
-        by_prefix(&line["container_id"], wanted).filter(|_| line["container"] != wanted)
+    pub(crate) fn container_by_prefix<'l>(&self, line: &'l AuditSubject) -> Option<&'l String> {
+        by_prefix(&line.container, &line.container_id, self.container.as_deref()?)
     }
 }
 
-fn by_prefix<'l>(id: &'l Value, wanted: &str) -> Option<&'l str> {
-    id.as_str().filter(|id| *id != wanted && begins(id, wanted))
+fn by_prefix<'l>(name: &str, id: &'l String, wanted: &str) -> Option<&'l String> {
+    (name != wanted && id != wanted && begins(id, wanted)).then_some(id)
 }
 
 fn begins(id: &str, wanted: &str) -> bool {
@@ -149,7 +178,7 @@ pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
 pub(crate) fn search(
     mut lines: impl BufRead,
     filter: &AuditFilter,
-    mut found: impl FnMut(&str, &Value) -> Result<()>,
+    mut found: impl FnMut(&str, &LoggedLine) -> Result<()>,
 ) -> Result<u64> {
     let (mut unreadable, mut bytes) = (0, Vec::new());
     let limit = u64::try_from(limits::AUDIT_LINE).unwrap_or(u64::MAX);
@@ -163,14 +192,11 @@ pub(crate) fn search(
         // Skips the rest of a line that is too long.
         let was_cut = std::mem::replace(&mut is_cut, !bytes.ends_with(b"\n"));
         let text = std::str::from_utf8(&bytes).unwrap_or_default().trim_end();
-        match serde_json::from_str::<Value>(text) {
+        match serde_json::from_str(text) {
             _ if was_cut => {}
-            Ok(line) if line.is_object() => {
-                if filter.admits(&line) {
-                    found(text, &line)?;
-                }
-            }
-            Ok(_) | Err(_) => unreadable += 1,
+            Ok(line) if filter.admits(&line) => found(text, &line)?,
+            Ok(_) => {}
+            Err(_) => unreadable += 1,
         }
     }
 }
@@ -194,7 +220,7 @@ mod tests {
     fn matching(filter: &AuditFilter) -> Vec<String> {
         let mut actions = Vec::new();
         let unreadable = search(LOG.as_bytes(), filter, |_, line| {
-            actions.push(line["action"].as_str().unwrap_or_default().to_owned());
+            actions.push(line.action.clone());
             Ok(())
         });
         assert_eq!(unreadable.unwrap(), 2);
@@ -222,6 +248,21 @@ mod tests {
         ] {
             assert_eq!(matching(&filter).join(" "), wanted, "{filter:?}");
         }
+    }
+
+    #[test]
+    fn lines_of_other_versions_are_found() {
+        let text = "{\"action\":\"dreamt\",\"dreams\":[7],\"terminal\":null,\"to\":null}\n\
+                    {\"kind\":\"dreamt\",\"labels\":null,\"exit_code\":null}\n{}\n[]\n\"text\"\n";
+        let mut actions = Vec::new();
+        let unreadable = search(text.as_bytes(), &AuditFilter::default(), |_, line| {
+            actions.push(line.action.clone());
+            Ok(())
+        });
+        assert_eq!(
+            (unreadable.unwrap(), actions),
+            (2, ["dreamt", "dreamt", ""].map(str::to_owned).into())
+        );
     }
 
     #[test]

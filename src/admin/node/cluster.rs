@@ -22,7 +22,9 @@ use super::helper::{ApiError, ApiProblem, Helper};
 use super::log;
 use super::pod_events::PodEvents;
 use super::program::node_configuration;
+use crate::admin::watch::whole_lines;
 use crate::answers::Status;
+use crate::audit::LoggedLine;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::limits;
@@ -223,8 +225,7 @@ impl ClusterReport {
         let is_full = self.events.as_ref().is_some_and(PodEvents::is_waiting);
         let mut plugins_changed = false;
         for line in self.feed.wait(wake, self.pause(), !is_full) {
-            plugins_changed |=
-                ["connected", "disconnected"].map(Value::from).contains(&line["kind"]);
+            plugins_changed |= ["connected", "disconnected"].contains(&line.action.as_str());
             if let Some(events) = &mut self.events {
                 events.take(&line, &self.api.node);
             }
@@ -291,16 +292,16 @@ impl DaemonFeed {
         else {
             return;
         };
-        let answer: Value = serde_json::from_str(&answer).unwrap_or_default();
-        if let (Some(cursor), "0") = (answer["cursor"].as_str(), self.since.as_str()) {
-            cursor.clone_into(&mut self.since);
+        let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
+        if self.since == "0" && !answer.cursor.is_empty() {
+            self.since = answer.cursor;
         }
         self.stream = Some(stream);
     }
 
     /// Waits up to `within` for events, and returns the new ones. If `reads` is false, they stay in
     /// the daemon.
-    fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<Value> {
+    fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<LoggedLine> {
         let mut fds = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         let stream = self.stream.as_ref().filter(|_| reads);
         fds.extend(stream.map(|stream| PollFd::new(stream.as_fd(), PollFlags::POLLIN)));
@@ -314,7 +315,7 @@ impl DaemonFeed {
         self.read()
     }
 
-    fn read(&mut self) -> Vec<Value> {
+    fn read(&mut self) -> Vec<LoggedLine> {
         let mut bytes = vec![0; limits::EVENT_BATCH];
         let read = self.stream.as_mut().map_or(Ok(0), |stream| stream.read(&mut bytes));
         let count = read.unwrap_or(0);
@@ -323,15 +324,13 @@ impl DaemonFeed {
             self.stream = None;
             return Vec::new();
         }
-        self.unfinished.extend_from_slice(bytes.get(..count).unwrap_or_default());
-        let whole =
-            self.unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let lines: Vec<u8> = self.unfinished.drain(..whole).collect();
+        let bytes = bytes.get(..count).unwrap_or_default();
+        let lines = whole_lines(&mut self.unfinished, bytes);
         let lines = lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let events: Vec<Value> =
+        let events: Vec<LoggedLine> =
             lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
-        if let Some(cursor) = events.last().and_then(|event| event["cursor"].as_str()) {
-            cursor.clone_into(&mut self.since);
+        if let Some(event) = events.last() {
+            self.since.clone_from(&event.cursor);
         }
         events
     }
@@ -378,7 +377,7 @@ mod tests {
         assert_eq!(feed.since, "a-2");
         assert!(feed.wait(&woken, Duration::ZERO, false).is_empty(), "it is not read");
         write("or\":\"a-3\"}\nno JSON\n");
-        assert_eq!(feed.wait(&woken, within, true)[0]["cursor"], "a-3");
+        assert_eq!(feed.wait(&woken, within, true)[0].cursor, "a-3");
         drop(daemon);
         assert!(feed.wait(&woken, within, true).is_empty());
         assert!(feed.stream.is_none() && feed.since == "a-3");

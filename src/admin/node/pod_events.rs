@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::cluster::{Failures, NodeApi, needing};
 use super::helper::ApiProblem;
 use super::log;
+use crate::audit::{AuditSubject, LoggedLine};
 use crate::clock::now;
 use crate::engine::EngineKind;
 use crate::error::Error;
@@ -77,18 +78,18 @@ impl PodEvents {
     }
 
     /// Queues the Event of a line of the daemon's stream, if the line needs one and the budget permits it.
-    pub(super) fn take(&mut self, line: &Value, node: &str) {
-        if line["kind"] == "lost" {
-            self.left_out += line["lost"].as_u64().unwrap_or_default();
+    pub(super) fn take(&mut self, line: &LoggedLine, node: &str) {
+        if line.action == "lost" {
+            self.left_out += line.lost.unwrap_or_default();
             return;
         }
         let oldest = i64::try_from(OLDEST.as_nanos()).map(|age| now() - age).unwrap_or_default();
         let oldest = rfc3339_nanos(oldest).unwrap_or_default();
         let Some(mut event) = event_of(line, node) else { return };
-        if line["time"].as_str().is_none_or(|time| time < oldest.as_str()) {
+        if line.time < oldest {
             return;
         }
-        let pod = line["pod_id"].as_str().unwrap_or_default().to_owned();
+        let pod = line.subject.pod_id.clone();
         if self.pods.len() >= limits::EVENT_PODS && !self.pods.contains_key(&pod) {
             let oldest = self.pods.iter().min_by_key(|(_, (budget, _))| budget.refilled);
             let oldest = oldest.map(|(pod, _)| pod.clone());
@@ -156,20 +157,18 @@ impl PodEvents {
 
 /// The reason and the sentence of an Event; `None` for an event that kubelet reports itself, or
 /// that is about no pod.
-fn reported(line: &Value) -> Option<(&'static str, String)> {
-    let text = |member: &str| printable(line[member].as_str().unwrap_or_default());
-    let (event, reason) = (text("event"), text("reason"));
-    let of = match text("container") {
-        container if container.is_empty() => String::new(),
-        container => format!(" of container {container}"),
+fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
+    let [event, reason, plugin, container] =
+        [&line.event, &line.reason, &line.plugin, &line.subject.container]
+            .map(|text| printable(text));
+    let of = match container.is_empty() {
+        true => String::new(),
+        false => format!(" of container {container}"),
     };
-    match line["kind"].as_str()? {
+    match line.action.as_str() {
         "evicted" => {
             let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
-            Some((
-                "PluginEvicted",
-                format!("plugin {} began an eviction{of}{reason}", text("plugin")),
-            ))
+            Some(("PluginEvicted", format!("plugin {plugin} began an eviction{of}{reason}")))
         }
         "refused" if messages::code_of(&reason).is_some_and(|code| MISSING.contains(&code)) => {
             Some(("RequiredPluginMissing", format!("{event}{of} was refused: {reason}")))
@@ -185,34 +184,34 @@ fn reported(line: &Value) -> Option<(&'static str, String)> {
 }
 
 /// The Event for a line, if its pod is a Kubernetes pod. A repeated Event has the same name.
-fn event_of(line: &Value, node: &str) -> Option<Value> {
-    let text = |member: &str| line[member].as_str().unwrap_or_default();
+fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
+    let LoggedLine { subject, cursor, time, pod_uid, .. } = line;
+    let AuditSubject { engine, namespace, pod, container, .. } = subject;
     let is_name = |name: &str| {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
         name.bytes().all(|byte| is_plain(byte) || byte == b'-' || byte == b'.')
             && name.bytes().next().is_some_and(is_plain)
             && name.len() <= limits::KUBERNETES_NAME
     };
-    let (namespace, pod) = (text("namespace"), text("pod"));
-    let engine = EngineKind::behaviour_of(text("engine")).filter(|its| its.is_kubernetes);
-    if engine.is_none() || ![namespace, pod, text("cursor")].into_iter().all(is_name) {
+    let engine = EngineKind::behaviour_of(engine).filter(|its| its.is_kubernetes);
+    if engine.is_none() || ![namespace, pod, cursor].into_iter().all(|name| is_name(name)) {
         return None;
     }
     let (reason, message) = reported(line)?;
-    let time = format!("{}Z", text("time").get(..19)?);
+    let time = format!("{}Z", time.get(..19)?);
     let short = pod.get(..pod.len().min(limits::EVENT_POD_NAME))?.trim_end_matches(['-', '.']);
     let mut involved =
         json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod});
-    if !text("pod_uid").is_empty() {
-        involved["uid"] = line["pod_uid"].clone();
+    if !pod_uid.is_empty() {
+        involved["uid"] = json!(pod_uid);
     }
-    if is_name(text("container")) {
-        involved["fieldPath"] = json!(format!("spec.containers{{{}}}", text("container")));
+    if is_name(container) {
+        involved["fieldPath"] = json!(format!("spec.containers{{{container}}}"));
     }
     Some(json!({
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"namespace": namespace, "name": format!("{short}.{}", text("cursor"))},
+        "metadata": {"namespace": namespace, "name": format!("{short}.{cursor}")},
         "involvedObject": involved,
         "reason": reason,
         "message": limits::cut(&message, limits::EVENT_MESSAGE),
@@ -230,11 +229,12 @@ fn event_of(line: &Value, node: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn line(kind: &str, event: &str, reason: &str, pod: &str) -> Value {
-        json!({"cursor": "18b2-41", "time": rfc3339_nanos(now()).unwrap(), "kind": kind, "namespace": "shop",
+    fn line(kind: &str, event: &str, reason: &str, pod: &str) -> LoggedLine {
+        let line = json!({"cursor": "18b2-41", "time": rfc3339_nanos(now()).unwrap(), "kind": kind, "namespace": "shop",
             "pod": pod, "pod_id": format!("id-{pod}"), "pod_uid": "u", "container": "app", "container_id": "c1",
             "plugin": "10-a", "reason": reason, "event": event, "rule": "", "field": "", "engine": "containerd-cri",
-            "labels": {}})
+            "labels": {}});
+        serde_json::from_value(line).unwrap()
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(event["message"], "plugin 10-a began an eviction of container app: noisy");
         assert_eq!(event["lastTimestamp"].as_str().unwrap().len(), 20);
         let mut long = line("evicted", "", &"x\u{1b}".repeat(5000), &"p".repeat(253));
-        long["container"] = json!("");
+        long.subject.container.clear();
         let event = event_of(&long, "one").unwrap();
         let name = event["metadata"]["name"].as_str().unwrap();
         assert!(name.len() <= 253 && name.ends_with(".18b2-41"), "{name}");
@@ -293,25 +293,21 @@ mod tests {
 
     #[test]
     fn a_pod_outside_of_kubernetes_has_no_events() {
-        for (member, value) in [
-            ("engine", "podman"),
-            ("engine", "docker"),
-            ("pod", ""),
-            ("namespace", ""),
-            ("namespace", "../x"),
-            ("pod", "a/b"),
-            ("pod", "-a"),
-            ("pod", "A"),
-            ("cursor", "x?y"),
-            ("time", "soon"),
-        ] {
-            let mut line = line("evicted", "", "", "web");
-            line[member] = json!(value);
-            assert!(event_of(&line, "one").is_none(), "{member} {value}");
+        let set: [(fn(&mut LoggedLine) -> &mut String, &[&str]); 5] = [
+            (|line| &mut line.subject.engine, &["podman", "docker"]),
+            (|line| &mut line.subject.namespace, &["", "../x"]),
+            (|line| &mut line.subject.pod, &["", "a/b", "-a", "A", &"p".repeat(254)]),
+            (|line| &mut line.cursor, &["x?y"]),
+            (|line| &mut line.time, &["soon"]),
+        ];
+        for (member, values) in set {
+            for value in values {
+                let mut line = line("evicted", "", "", "web");
+                assert!(event_of(&line, "one").is_some());
+                (*value).clone_into(member(&mut line));
+                assert!(event_of(&line, "one").is_none(), "{value}");
+            }
         }
-        let mut long = line("evicted", "", "", "web");
-        long["pod"] = json!("p".repeat(254));
-        assert!(event_of(&long, "one").is_none());
     }
 
     #[test]
@@ -329,11 +325,11 @@ mod tests {
         assert!(events.queue.len() < limits::NODE_EVENTS as usize + 60, "{}", events.queue.len());
         assert!(events.pods.len() <= limits::EVENT_PODS);
         let mut old = line("refused", "exec", "no", "other");
-        old["time"] = json!("2020-01-01T00:00:00.000000000Z");
+        old.time = "2020-01-01T00:00:00.000000000Z".to_owned();
         let before = events.queue.len();
         events.take(&old, "one");
-        events.take(&json!({"kind": "lost", "lost": 7}), "one");
-        events.take(&json!({"kind": "lost", "lost": null}), "one");
+        events.take(&LoggedLine { lost: Some(7), ..line("lost", "", "", "") }, "one");
+        events.take(&line("lost", "", "", ""), "one");
         assert_eq!(events.queue.len(), before);
     }
 

@@ -13,7 +13,7 @@ use crate::admin::output::{Answer, Format};
 use crate::admin::plugins::output_of;
 use crate::admin::{ask, ask_metrics, ask_status, check, install, progress};
 use crate::answers::PluginRow;
-use crate::audit::{AuditFilter, IDENTIFIER, open_files, search};
+use crate::audit::{AuditFilter, IDENTIFIER, LoggedLine, open_files, search};
 use crate::config::{self, AuditTarget, Config, Loaded};
 use crate::error::{Error, Result};
 use crate::files;
@@ -214,8 +214,12 @@ fn journal(identifier: &str, form: &str) -> Result<String> {
 fn audit(config: &Config) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     let filter = AuditFilter::default();
-    let mut add = |_: &str, row: &Value| {
-        limits::keep_latest(&mut rows, row.clone(), limits::SYSDUMP_LINES);
+    let mut add = |text: &str, _: &LoggedLine| {
+        limits::keep_latest(
+            &mut rows,
+            serde_json::from_str(text).unwrap_or_default(),
+            limits::SYSDUMP_LINES,
+        );
         Ok(())
     };
     if config.audit_target == Some(AuditTarget::Journal) {

@@ -115,7 +115,7 @@ pub(crate) async fn mark_stopped(daemon: &Daemon, key: &ContainerKey) -> bool {
             record.process.exit_code = code;
         }
     });
-    emit(daemon, key, NodeEvent { exit_code: code, ..NodeEvent::new(EventKind::Exited) });
+    emit(daemon, key, NodeEvent { exit_code: Some(code), ..NodeEvent::new(EventKind::Exited) });
     true
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
 /// Removes the container's record; `explain` shows it for a while.
 pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     log_failure("forgetting a container", daemon.host.point(Point::DaemonForget));
-    let exit_code = daemon.container(key).and_then(|record| record.process.exit_code);
+    let exit_code = Some(daemon.container(key).and_then(|record| record.process.exit_code));
     emit(daemon, key, NodeEvent { exit_code, ..NodeEvent::new(EventKind::Removed) });
     leave_out(daemon, key);
 }

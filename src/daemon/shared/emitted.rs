@@ -65,6 +65,6 @@ impl Daemon {
             let uid = pod.as_ref().map(|pod| pod.uid.clone()).unwrap_or_default();
             (pod.map(|pod| messages::pod_labels(&pod)), uid)
         };
-        self.stream.push(NodeEvent { subject, labels, pod_uid, ..event });
+        self.stream.push(NodeEvent { labels, pod_uid, ..event.about(subject) });
     }
 }

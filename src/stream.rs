@@ -76,7 +76,7 @@ pub(crate) struct NodeEvent {
     /// The pod's labels, if the pod is on record.
     pub(crate) labels: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    /// Of `exited` and `removed`; null if it is not known.
+    /// The exit code in `exited` and `removed`; null if unknown.
     pub(crate) exit_code: Option<Option<i32>>,
 }
 

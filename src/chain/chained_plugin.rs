@@ -237,7 +237,7 @@ impl ChainedPlugin {
     }
 
     /// Returns `NN-name`.
-    pub fn id(&self) -> String {
+    pub fn id(&self) -> &str {
         self.plugin.id()
     }
 
@@ -253,7 +253,7 @@ impl ChainedPlugin {
         let mut new = Vec::new();
         for field in fields {
             if reported.len() < limits::UNKNOWN_FIELDS && reported.insert(field.clone()) {
-                warn!(plugin = self.id(), "{}", unknown_field_line(&self.id(), field));
+                warn!(plugin = self.id(), "{}", unknown_field_line(self.id(), field));
                 new.push(field.clone());
             }
         }

@@ -72,16 +72,16 @@ pub(super) async fn merge(
 ) -> Result<Creation, PluginFailure> {
     let id = member.id();
     let merged = if answer.compute_size() <= SMALL {
-        creation.answer(&id, rights, answer)
+        creation.answer(id, rights, answer)
     } else {
-        let (name, rights) = (id.clone(), rights.clone());
+        let (name, rights) = (id.to_owned(), rights.clone());
         let merge = tokio::task::spawn_blocking(move || creation.answer(&name, &rights, answer));
         merge.await.map_err(|_panicked| {
             let text = format!("the response of {id} could not be merged");
-            PluginFailure::new(&id, Cause::Refused, text)
+            PluginFailure::new(id, Cause::Refused, text)
         })?
     };
-    merged.map_err(|error| PluginFailure::from_merge_error(&id, &error))
+    merged.map_err(|error| PluginFailure::from_merge_error(id, &error))
 }
 
 /// Sends the request to one plugin.
@@ -143,11 +143,11 @@ impl Injecting<'_> {
 /// Checks again, for all responses together, that each owner may set its fields.
 fn check_owned<'o>(
     creation: &Creation,
-    owners: impl Iterator<Item = (String, &'o Rights)>,
+    owners: impl Iterator<Item = (&'o str, &'o Rights)>,
 ) -> Result<(), PluginFailure> {
     for (id, rights) in owners {
-        let checked = creation.check_owned(&id, rights);
-        checked.map_err(|error| PluginFailure::from_merge_error(&id, &error))?;
+        let checked = creation.check_owned(id, rights);
+        checked.map_err(|error| PluginFailure::from_merge_error(id, &error))?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ pub async fn create(
         match ask(member, &mut creation).await {
             PluginReply::Answer(answer) => match member.accept_reply(answer) {
                 Ok(answer) => {
-                    observer.answered(&member.id(), &answer);
+                    observer.answered(member.id(), &answer);
                     is_changed |= answer.adjust.is_some();
                     let rights = scope.rights(member, &answer.update, &answer.evict);
                     let rights = rights.map_err(|failure| ChainError { failure, asked })?;
@@ -186,10 +186,10 @@ pub async fn create(
                     creation = merged.map_err(|failure| ChainError { failure, asked })?;
                     applied.push((member, rights));
                 }
-                Err(why) => observer.skipped(&member.id(), &why),
+                Err(why) => observer.skipped(member.id(), &why),
             },
             PluginReply::Skipped(why) => {
-                observer.skipped(&member.id(), &why);
+                observer.skipped(member.id(), &why);
                 unanswered.insert(Rc::as_ptr(member));
             }
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
@@ -207,7 +207,7 @@ pub async fn create(
         observer.container_changed(&mut creation);
     }
     let plugins = applied.iter().map(|(member, rights)| (member.id(), rights.as_ref()));
-    let injected = injections.done.iter().map(|(id, rights)| (id.clone(), rights));
+    let injected = injections.done.iter().map(|(id, rights)| (id.as_str(), rights));
     let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {

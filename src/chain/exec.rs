@@ -111,14 +111,14 @@ pub(crate) async fn exec(
                     (creation, cwd) =
                         take_in(members, member, creation, cwd, answer, &mut noted).await?;
                 }
-                Err(why) => observer.skipped(&member.id(), &why),
+                Err(why) => observer.skipped(member.id(), &why),
             },
             // The plugin was connected when the exec began, and disconnected while the request was queued.
             PluginReply::Skipped(why) if member.policy().on_failure == OnFailure::Refuse => {
                 let text = format!("{} {why}", member.id());
                 return Err(PluginFailure::new(member.id(), Cause::Gone, text));
             }
-            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
+            PluginReply::Skipped(why) => observer.skipped(member.id(), &why),
             PluginReply::Refusal(failure) => return Err(failure),
         }
     }
@@ -195,7 +195,7 @@ async fn take_in(
     noted: &mut Vec<RuleNote>,
 ) -> Result<(Creation, Cwd), PluginFailure> {
     let id = member.id();
-    let refused = |text| PluginFailure::new(&id, Cause::Refused, text);
+    let refused = |text| PluginFailure::new(id, Cause::Refused, text);
     check(&answer).map_err(|what| refused(format!("{id} answered with {what}")))?;
     member.report_unknown(&unknown_fields(&answer, "ExecContainerResponse"));
     let ExecAdjustment { args, env, cwd: wanted, rlimits, special_fields: _ } =
@@ -203,13 +203,13 @@ async fn take_in(
     let rights = members.scope.rights(member, &[], &[])?;
     if let Some(wanted) = wanted.into_option() {
         let container = creation.container().id.clone();
-        let hits = rights.permit_in(&id, &container, NriField::Args);
-        noted.extend(hits.map_err(|error| PluginFailure::from_merge_error(&id, &error))?);
+        let hits = rights.permit_in(id, &container, NriField::Args);
+        noted.extend(hits.map_err(|error| PluginFailure::from_merge_error(id, &error))?);
         if let Some((old, _)) = &cwd {
             let text = format!("plugins \"{id}\" and \"{old}\" both tried to set {CWD} of an exec");
-            return Err(PluginFailure::new(&id, Cause::Conflict, text));
+            return Err(PluginFailure::new(id, Cause::Conflict, text));
         }
-        cwd = Some((id.clone(), wanted.value));
+        cwd = Some((id.to_owned(), wanted.value));
     }
     let adjust = api::ContainerAdjustment { args, env, rlimits, ..Default::default() };
     let answer = api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };

@@ -94,7 +94,7 @@ pub async fn notify_until_refused(
     for (index, member) in subscribers.iter().enumerate() {
         match notify(member, notification).await {
             PluginReply::Answer(()) => {}
-            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
+            PluginReply::Skipped(why) => observer.skipped(member.id(), &why),
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked: index + 1 }),
         }
     }

@@ -55,7 +55,7 @@ impl<'a> RuleScope<'a> {
         let updated = updates.iter().map(|update| update.container_id.as_str());
         let evicted = evictions.iter().map(|eviction| eviction.container_id.as_str());
         let named = updated.chain(evicted);
-        Ok(Rc::new(self.rules.rights(&rights, &member.id(), self.subject, named, self.pods)))
+        Ok(Rc::new(self.rules.rights(&rights, member.id(), self.subject, named, self.pods)))
     }
 
     /// Returns the fields that an injection may set in the request's container.
@@ -67,7 +67,7 @@ impl<'a> RuleScope<'a> {
     /// rule hid the container from it. `None` if the reply counts.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
-        let rule = self.rules.hidden_by(&member.id(), pod)?;
+        let rule = self.rules.hidden_by(member.id(), pod)?;
         let rule = crate::error::quoted(&rule.rule);
         Some(format!("may not change anything: the rule \"{rule}\" hides this pod from it"))
     }
@@ -84,7 +84,7 @@ impl<'a> RuleScope<'a> {
         let id = member.id();
         let is_hidden = |container: &str| {
             let pod = self.pods.pod_of(container);
-            pod.is_some_and(|pod| self.rules.hidden_by(&id, &pod).is_some())
+            pod.is_some_and(|pod| self.rules.hidden_by(id, &pod).is_some())
         };
         let others = request.update.iter().map(|update| update.container_id.as_str());
         let hidden: HashSet<&str> = others.filter(|container| is_hidden(container)).collect();

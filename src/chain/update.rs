@@ -34,14 +34,14 @@ pub async fn update(
                 Ok(answer) => {
                     let rights = scope.rights(member, &answer.update, &answer.evict);
                     let rights = rights.map_err(|failure| ChainError { failure, asked })?;
-                    let answered = updates.answer_update(&member.id(), &rights, answer);
+                    let answered = updates.answer_update(member.id(), &rights, answer);
                     let failure = answered
-                        .map_err(|error| PluginFailure::from_merge_error(&member.id(), &error));
+                        .map_err(|error| PluginFailure::from_merge_error(member.id(), &error));
                     failure.map_err(|failure| ChainError { failure, asked })?;
                 }
-                Err(why) => observer.skipped(&member.id(), &why),
+                Err(why) => observer.skipped(member.id(), &why),
             },
-            PluginReply::Skipped(why) => observer.skipped(&member.id(), &why),
+            PluginReply::Skipped(why) => observer.skipped(member.id(), &why),
             PluginReply::Refusal(failure) => return Err(ChainError { failure, asked }),
         }
     }
@@ -73,8 +73,8 @@ pub async fn stop(
             }
         };
         let merged = scope.rights(member, &answer.update, &[]).and_then(|rights| {
-            let answered = updates.answer_stop(&member.id(), &rights, answer);
-            answered.map_err(|error| PluginFailure::from_merge_error(&member.id(), &error))
+            let answered = updates.answer_stop(member.id(), &rights, answer);
+            answered.map_err(|error| PluginFailure::from_merge_error(member.id(), &error))
         });
         failures.extend(merged.err());
     }

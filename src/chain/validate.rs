@@ -36,7 +36,7 @@ pub(super) async fn validate<'a>(
     let request = creation.validation_request(ours.into_iter().chain(theirs).collect());
     let mut failures = Vec::new();
     if let Err(why) = builtin.validate(&request) {
-        failures.push(rejected(format!("{}-{}", BUILTIN.0, BUILTIN.1), "the adjustment", &why));
+        failures.push(rejected(&format!("{}-{}", BUILTIN.0, BUILTIN.1), "the adjustment", &why));
     }
     let judged = validators.iter().map(|member| async {
         let request = participants.scope.shown_to(member, &request);
@@ -82,7 +82,7 @@ pub(super) fn rejection(
     Some(PluginFailure::new(id, cause, text))
 }
 
-fn rejected(id: String, what: &str, reason: &str) -> PluginFailure {
+fn rejected(id: &str, what: &str, reason: &str) -> PluginFailure {
     let reason = if reason.is_empty() { "it gave no reason" } else { reason };
     let text = format!("validator {id} rejected {what}: {}", quoted(reason));
     PluginFailure::new(id, Cause::Refused, text)

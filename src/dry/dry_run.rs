@@ -170,7 +170,7 @@ impl DryRun {
     /// The synchronized plugins that receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
-        members.retain(|member| self.rules.hidden_by(&member.id(), pod).is_none());
+        members.retain(|member| self.rules.hidden_by(member.id(), pod).is_none());
         members
     }
 
@@ -328,8 +328,8 @@ impl DryRun {
     /// The plugins that are still connected, or whose disconnection has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
-        let here: Vec<String> = members.iter().map(|member| member.chained.id()).collect();
-        names.iter().filter(|name| here.contains(name)).cloned().collect()
+        let here: Vec<&str> = members.iter().map(|member| member.chained.id()).collect();
+        names.iter().filter(|name| here.contains(&name.as_str())).cloned().collect()
     }
 
     /// Closes a plugin's connection, and returns once the disconnection has been reported.
@@ -358,7 +358,7 @@ impl DryRun {
     }
 
     fn add_member(&self, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
-        let id = plugin.id();
+        let id = plugin.id().to_owned();
         let taken = self.members.borrow().iter().any(|member| {
             let chained = &member.chained;
             chained.id() == id && !chained.plugin.is_gone() && !chained.has_strikes()
@@ -378,7 +378,7 @@ impl DryRun {
         let DryMember { chained, has_answered_synchronize } = member;
         let id = chained.id();
         let snapshot = tokio::select! {
-            snapshot = self.observer.snapshot(&id) => snapshot,
+            snapshot = self.observer.snapshot(id) => snapshot,
             reason = chained.plugin.closed() => return Err(reason),
         };
         let snapshot = snapshot.unwrap_or_else(|_ended| Err(ENDED.to_owned()))?;
@@ -386,7 +386,7 @@ impl DryRun {
             Outcome::Answered(answer) => {
                 chained.report_unknown(&unknown_fields(&answer, "SynchronizeResponse"));
                 has_answered_synchronize.set(true);
-                self.observer.synchronized(&id, &answer.update);
+                self.observer.synchronized(id, &answer.update);
                 self.changed.notify_waiters();
                 Ok(())
             }
@@ -402,7 +402,7 @@ impl DryRun {
     /// Removes a plugin, reports the disconnection, then wakes the waiting tasks.
     fn remove(&self, member: &Rc<DryMember>, reason: &str) {
         self.members.remove(member);
-        self.observer.gone(&member.chained.id(), reason);
+        self.observer.gone(member.chained.id(), reason);
         self.changed.notify_waiters();
     }
 }
@@ -455,7 +455,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
 /// Synchronizes a registered plugin, or removes it.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
     let member = dry_run.add_member(plugin, launched)?;
-    dry_run.observer.registered(&member.chained.id());
+    dry_run.observer.registered(member.chained.id());
     match dry_run.synchronize(&member).await {
         Ok(()) => Some(member),
         Err(why) => {

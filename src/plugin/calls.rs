@@ -141,7 +141,7 @@ impl Plugin {
 
     fn record_wishes(&self, operation: &'static str, updates: usize, evictions: usize) {
         if let Some(meter) = &self.meter {
-            meter.record_wishes(&self.id(), operation, updates, evictions);
+            meter.record_wishes(self.id(), operation, updates, evictions);
         }
     }
 

@@ -72,9 +72,8 @@ impl Plugin {
         }
         let (waited, took) = (begun.duration_since(queued), begun.elapsed());
         if let Some(meter) = &self.meter {
-            let id = self.id();
             let subject = request.subject().unwrap_or_default();
-            let sample = CallSample { plugin: &id, operation, subject, waited, took, error };
+            let sample = CallSample { plugin: self.id(), operation, subject, waited, took, error };
             meter.record_call(&sample);
             meter.keep_copies(&sample, copies);
         }
@@ -128,7 +127,7 @@ impl Plugin {
     /// Counts a request that skipped this plugin.
     pub fn record_skip(&self, operation: &'static str, reason: &'static str) {
         if let Some(meter) = &self.meter {
-            meter.record_skip(&self.id(), operation, reason);
+            meter.record_skip(self.id(), operation, reason);
         }
     }
 
@@ -143,10 +142,10 @@ impl Plugin {
         if rank == Rank::UnderWay {
             return self.turns.acquire(rank, subject, None).await;
         }
-        if let Some(busy) = turns::was_too_busy(&self.id()) {
+        if let Some(busy) = turns::was_too_busy(self.id()) {
             return Err(busy);
         }
         let turn = self.turns.acquire(rank, subject, turns::caller_deadline()).await;
-        turn.inspect_err(|busy| turns::note_too_busy(self.id(), *busy))
+        turn.inspect_err(|busy| turns::note_too_busy(self.id().to_owned(), *busy))
     }
 }

@@ -108,6 +108,8 @@ pub(super) struct PluginParts {
 /// A registered and configured plugin.
 pub struct Plugin {
     pub(super) identity: PluginIdentity,
+    /// Its index and name as one text, which each request needs several times.
+    id: String,
     events: AtomicI32,
     /// Whether the plugin subscribed to no event by name, and so receives all, even those that it
     /// does not know.
@@ -222,6 +224,7 @@ impl Plugin {
         server: RuntimeServer,
     ) -> Self {
         let plugin = Self {
+            id: parts.identity.to_string(),
             identity: parts.identity,
             events: AtomicI32::new(parts.events),
             takes_all: parts.takes_all,
@@ -274,7 +277,7 @@ impl Plugin {
             NRI_version: settings.nri_version.clone(),
             ..api::ConfigureRequest::default()
         };
-        let id = self.id();
+        let id = self.id.clone();
         let answer = match self.call_within(self.timeout(), &request).await {
             Outcome::Answered(answer) => answer,
             Outcome::Refused(why) | Outcome::Unimplemented(why) | Outcome::Gone(why) => {
@@ -302,8 +305,8 @@ impl Plugin {
     }
 
     /// Returns `NN-name`.
-    pub fn id(&self) -> String {
-        self.identity.to_string()
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
     /// Returns the index, two digits.

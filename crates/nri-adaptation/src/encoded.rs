@@ -4,12 +4,15 @@
 
 use std::mem;
 
+use protobuf::rt::WireType;
 use protobuf::{CodedOutputStream, Message, Result};
 
 use nri_api as api;
 
 /// The number of the container's field in CreateContainerRequest.
 const CONTAINER: u32 = 2;
+/// Maximum bytes of a field's number and length.
+const HEADER: usize = 11;
 
 /// The encoded parts of one request.
 #[derive(Debug, Clone, Default)]
@@ -37,10 +40,16 @@ impl EncodedParts {
             request.pod = only.pod;
             self.pod = encoded?;
         }
-        let container = self.container(request.container.mut_or_insert_default())?;
-        let mut bytes = self.pod.clone();
+        let others = self.others(request.container.mut_or_insert_default())?;
+        let mounts = self.mounts.as_deref().unwrap_or_default();
+        let length = others.len() + mounts.len();
+        let mut bytes = Vec::with_capacity(self.pod.len() + HEADER + length);
+        bytes.extend_from_slice(&self.pod);
         let mut to = CodedOutputStream::vec(&mut bytes);
-        to.write_bytes(CONTAINER, &container)?;
+        to.write_tag(CONTAINER, WireType::LengthDelimited)?;
+        to.write_raw_varint64(length as u64)?;
+        to.write_raw_bytes(&others)?;
+        to.write_raw_bytes(mounts)?;
         to.flush()?;
         drop(to);
         Ok(bytes)
@@ -48,14 +57,19 @@ impl EncodedParts {
 
     /// Encodes the container, which is the same afterwards, with its mounts last.
     pub(crate) fn container(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
+        let mut bytes = self.others(container)?;
+        bytes.extend_from_slice(self.mounts.as_deref().unwrap_or_default());
+        Ok(bytes)
+    }
+
+    /// Encodes the container without its mounts, and the mounts if they have changed.
+    fn others(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
         let mounts = mem::take(&mut container.mounts);
         let others = container.write_to_bytes();
         let only = api::Container { mounts, ..Default::default() };
         let encoded = self.mounts.take().map_or_else(|| only.write_to_bytes(), Ok);
         container.mounts = only.mounts;
-        let (mut bytes, mounts) = (others?, encoded?);
-        bytes.extend_from_slice(&mounts);
-        self.mounts = Some(mounts);
-        Ok(bytes)
+        self.mounts = Some(encoded?);
+        others
     }
 }

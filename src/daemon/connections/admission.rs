@@ -126,7 +126,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
         Some(Ok(plugin)) => match may_be(&daemon, &plugin, &peer).await {
             Ok(()) => admit(&daemon, plugin, Some(peer), &registration).await,
             Err(why) => {
-                daemon.registry.note_failed(&plugin.id());
+                daemon.registry.note_failed(plugin.id());
                 plugin.disconnect(&why);
             }
         },
@@ -214,7 +214,7 @@ pub(super) async fn admit(
     // Waits for the pod addresses that a starting daemon looks up, so that Synchronize contains the
     // addresses.
     drop(daemon.looking_up.lock().await);
-    let (id, launched) = (plugin.id(), peer.is_none());
+    let (id, launched) = (plugin.id().to_owned(), peer.is_none());
     daemon.forget_gone_plugins();
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
@@ -307,12 +307,12 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (id, counted_connections) = (connected.id(), daemon.report.metrics.plugins());
     let why = connected.closed().await;
     daemon.registry.remove(connected, &why);
-    counted_connections.count_connection(&id, "disconnected");
+    counted_connections.count_connection(id, "disconnected");
     daemon.keep_execs_file_while_it_runs();
     record_protecting_plugins(daemon);
     // The process of a launched plugin must not outlive its connection.
     connected.disconnect("its connection was closed");
-    let (who, why) = ((id.as_str(), connected.is_launched()), quoted(&why));
+    let (who, why) = ((id, connected.is_launched()), quoted(&why));
     let line = format!("{id} disconnected: {why}");
     refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));
 }
@@ -419,7 +419,7 @@ fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: 
     let stays = stays.unwrap_or_default();
     let reason = format!("could not be synchronized: {why}{stays}");
     let line = format!("{id} {reason}");
-    refusals::report(daemon, ConnectionLine::Unsynchronized, &id, (&line, &reason));
+    refusals::report(daemon, ConnectionLine::Unsynchronized, id, (&line, &reason));
 }
 
 /// Records the connected plugins: creates wait for them after a restart (D14).

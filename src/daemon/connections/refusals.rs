@@ -34,7 +34,7 @@ pub(super) fn report_refused(
     daemon.report.count_failure(&line, REFUSED, "", now());
     // A repeated connection is reported once.
     if daemon.registry.roster.note_refused(plugin, reason) {
-        report(daemon, kind, &id, (&line, reason));
+        report(daemon, kind, id, (&line, reason));
     } else {
         daemon.report.metrics.plugins().count_refused_connection();
         daemon.report.connections.count(kind, &line);

@@ -58,9 +58,9 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>],
         let id = plugin.id();
         let expected = match plugin.is_launched() {
             true => Some(ExpectedPlugin::default()), // The launcher restarts it.
-            false => may_return(daemon, &id, &row(daemon, plugin)),
+            false => may_return(daemon, id, &row(daemon, plugin)),
         };
-        let expected = expected.map(|expected| (id, expected)).into_iter().collect();
+        let expected = expected.map(|expected| (id.to_owned(), expected)).into_iter().collect();
         daemon.registry.returning.expect_more(expected, daemon.config().registration_timeout);
         plugin.disconnect(why);
     }

@@ -49,17 +49,17 @@ impl Takeover {
         is_launched: bool,
     ) -> Result<Option<Self>, String> {
         let id = plugin.id();
-        let Some(old) = daemon.registry.find(&id) else {
-            daemon.registry.takeovers.forget_all_displaced(&id, Instant::now());
+        let Some(old) = daemon.registry.find(id) else {
+            daemon.registry.takeovers.forget_all_displaced(id, Instant::now());
             return Ok(None);
         };
         let takeover = Self {
             pod: returning::pod_of_process(daemon, plugin.pid()),
             pid: plugin.pid(),
             is_upgrade: is_launched
-                && (old.is_launched() || daemon.registry.pre_installed.owns(&id)),
+                && (old.is_launched() || daemon.registry.pre_installed.owns(id)),
             outcome: Cell::new("failed"),
-            id,
+            id: id.to_owned(),
         };
         takeover.refuse_fight(daemon, &old).inspect_err(|_why| takeover.count(daemon))?;
         info!(

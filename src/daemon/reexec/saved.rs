@@ -147,6 +147,6 @@ fn save_plugin(
         plugin: connected.connection().save(),
         counts: connected.chained.counts(),
         known,
-        launched: daemon.registry.roster.launched_file(&connected.id()),
+        launched: daemon.registry.roster.launched_file(connected.id()),
     }
 }

@@ -115,7 +115,7 @@ impl ConnectedPlugin {
     }
 
     /// Returns `NN-name`.
-    pub(crate) fn id(&self) -> String {
+    pub(crate) fn id(&self) -> &str {
         self.chained.id()
     }
 

@@ -149,8 +149,8 @@ impl Registry {
         let connected = self.connected.borrow();
         let hidden = connected.iter().filter_map(|plugin| {
             let plugin = plugin.id();
-            let rule = rules.hidden_by(&plugin, pod)?.rule.clone();
-            Some(HiddenFrom { plugin, rule })
+            let rule = rules.hidden_by(plugin, pod)?.rule.clone();
+            Some(HiddenFrom { plugin: plugin.to_owned(), rule })
         });
         hidden.collect()
     }
@@ -180,7 +180,7 @@ impl Registry {
     /// Returns the number of plugins; a plugin and the connection that is about to replace it count as one.
     pub(crate) fn count(&self) -> usize {
         let connected = self.connected.borrow();
-        let ids: HashSet<String> = connected.iter().map(|plugin| plugin.id()).collect();
+        let ids: HashSet<&str> = connected.iter().map(|plugin| plugin.id()).collect();
         ids.len()
     }
 
@@ -215,7 +215,7 @@ impl Registry {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
             let lost = connected.iter().filter(|plugin| plugin.is_lost());
-            lost.map(|plugin| plugin.id()).collect()
+            lost.map(|plugin| plugin.id().to_owned()).collect()
         };
         lost.iter().for_each(|id| self.note_lost(id));
     }
@@ -259,7 +259,7 @@ impl Registry {
     /// Fails with one line if no launched plugin is meant.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
-        let ids: Vec<String> = connected.iter().map(|plugin| plugin.id()).collect();
+        let ids: Vec<&str> = connected.iter().map(|plugin| plugin.id()).collect();
         self.roster.output(wanted, &ids)
     }
 
@@ -271,7 +271,7 @@ impl Registry {
         peer: Option<PluginPeer>,
         snapshot: HashSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
-        let predecessor = self.find(&chained.id());
+        let predecessor = self.find(chained.id());
         let arrival = self.next_arrival();
         self.connected.insert(
             ConnectedPlugin::new(chained, arrival, predecessor.as_deref(), snapshot).of(peer),
@@ -316,7 +316,7 @@ impl Registry {
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
         if self.connected.remove(plugin) {
             self.roster.note_departure(plugin, why);
-            self.note_lost(&plugin.id());
+            self.note_lost(plugin.id());
         }
     }
 
@@ -335,7 +335,7 @@ impl Registry {
         let pod =
             (notification.begins() && rules.hides_anything()).then(|| notification.ruled_pod());
         let is_hidden = |plugin: &ConnectedPlugin| {
-            pod.as_ref().is_some_and(|pod| rules.hidden_by(&plugin.id(), pod).is_some())
+            pod.as_ref().is_some_and(|pod| rules.hidden_by(plugin.id(), pod).is_some())
         };
         connected
             .iter()
@@ -381,7 +381,7 @@ impl Registry {
         notification: &Notification,
     ) {
         let busy = crate::plugin::busy_plugins();
-        let plugins = subscribers.iter().filter(|chained| busy.contains(&chained.id()));
+        let plugins = subscribers.iter().filter(|chained| busy.iter().any(|id| id == chained.id()));
         let plugins: Vec<Rc<ChainedPlugin>> = plugins.cloned().collect();
         self.forget_unasked(&plugins, notification);
     }

@@ -79,7 +79,7 @@ impl Registry {
     /// Whether the plugin is synchronized and no rule hides this pod from it.
     pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
         self.synchronized().iter().any(|chained| {
-            self.counts_as(chained, name) && self.rules().hidden_by(&chained.id(), pod).is_none()
+            self.counts_as(chained, name) && self.rules().hidden_by(chained.id(), pod).is_none()
         })
     }
 
@@ -90,13 +90,12 @@ impl Registry {
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {
             chained.is_named(name) && !self.counts_as(chained, name)
         };
-        connected.iter().find(has_name).map(|chained| chained.id())
+        connected.iter().find(has_name).map(|chained| chained.id().to_owned())
     }
 
     fn counts_as(&self, chained: &ChainedPlugin, name: &str) -> bool {
         let id = chained.id();
-        self.pre_installed.is_meant(name, &id)
-            && (chained.launched || !self.pre_installed.owns(&id))
+        self.pre_installed.is_meant(name, id) && (chained.launched || !self.pre_installed.owns(id))
     }
 }
 

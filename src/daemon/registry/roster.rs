@@ -189,11 +189,7 @@ impl Roster {
     ///
     /// # Errors
     /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.
-    pub(super) fn output(
-        &self,
-        wanted: &str,
-        connected: &[String],
-    ) -> Result<PluginOutput, String> {
+    pub(super) fn output(&self, wanted: &str, connected: &[&str]) -> Result<PluginOutput, String> {
         let launches = self.launches.borrow();
         let is_meant = |record: &Rc<LaunchRecord>| record.name == wanted || record.id() == wanted;
         let begins = |record: &Rc<LaunchRecord>| {
@@ -202,12 +198,12 @@ impl Roster {
         };
         let launched: Vec<_> = launches.iter().filter_map(Weak::upgrade).collect();
         let mut meant: Vec<_> = launched.iter().filter(|record| is_meant(record)).collect();
-        if meant.is_empty() && !connected.iter().any(|id| id == wanted || is_named(id, wanted)) {
+        if meant.is_empty() && !connected.iter().any(|id| *id == wanted || is_named(id, wanted)) {
             meant = launched.iter().filter(|record| begins(record)).collect();
         }
         match meant.as_slice() {
             [record] => Ok(record.output()),
-            [] if connected.iter().any(|id| id == wanted || is_named(id, wanted)) => Err(format!(
+            [] if connected.iter().any(|id| *id == wanted || is_named(id, wanted)) => Err(format!(
                 "{wanted} was not launched by nri-runc: nri-runc does not have its output"
             )),
             [] => {

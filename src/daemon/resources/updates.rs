@@ -93,7 +93,7 @@ pub(crate) async fn carry_out_at_synchronize(
     {
         daemon
             .report
-            .note_failure(&format!("updates requested by {}: {why}", plugin.id()), &plugin.id());
+            .note_failure(&format!("updates requested by {}: {why}", plugin.id()), plugin.id());
     }
 }
 
@@ -129,17 +129,17 @@ async fn carry_out_request(
     };
     for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
         // Such a field belongs to no container, so `status` shows it.
-        let line = unknown_field_line(&id, field);
-        daemon.report.count_failure(&line, &line, &id, now());
+        let line = unknown_field_line(id, field);
+        daemon.report.count_failure(&line, &line, id, now());
     }
     let (mut update_requests, mut places, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let updated = wanted.iter().map(|update| update.container_id.as_str());
     let named = updated.chain(evict.iter().map(|eviction| eviction.container_id.as_str()));
     let pods = target::KnownPods { daemon, subject: None };
-    let rights = &rules.rights(&base, &id, None, named, &pods);
+    let rights = &rules.rights(&base, id, None, named, &pods);
     for (place, update) in wanted.iter().enumerate() {
         let mut single = Updates::for_stop();
-        single.answer(&id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
+        single.answer(id, rights, std::slice::from_ref(update), &[]).map_err(|e| e.to_string())?;
         let Updated { updates, owners, noted, dropped, .. } = single.finish();
         ruled::note_hits(daemon, &noted, event, None);
         if let Some(request) = dropped.first() {
@@ -153,14 +153,14 @@ async fn carry_out_request(
         let update_request = inspect(daemon, alone, &owners, event, None);
         if let Some(key) = &update_request.key {
             let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
-            let skipped = fields.map(|field| unknown_field((id.clone(), field)));
+            let skipped = fields.map(|field| unknown_field((id.to_owned(), field)));
             note_skipped(daemon, key, "", skipped.collect());
         }
         update_requests.push(update_request);
         places.push(place);
     }
     let mut gone = Updates::for_stop();
-    gone.answer(&id, rights, &[], &evict).map_err(|e| e.to_string())?;
+    gone.answer(id, rights, &[], &evict).map_err(|e| e.to_string())?;
     let gone = gone.finish();
     ruled::note_hits(daemon, &gone.noted, event, None);
     ruled::note_dropped(daemon, &gone.dropped, event, None);
@@ -177,7 +177,7 @@ async fn carry_out_request(
 /// once. The request may come from inside a handler, so the delay is at most half of the plugin's time-out.
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
-    let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(&id, &it.id)?.1);
+    let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(id, &it.id)?.1);
     // No delay if any update of the request is tried.
     let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
     if let Some(longest) = all.unwrap_or_default().into_iter().max() {

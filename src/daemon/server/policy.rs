@@ -45,7 +45,7 @@ pub(super) fn policy(
     let asked = plugins.as_array().into_iter().flatten().filter_map(Value::as_str);
     let connected = daemon.registry.connected();
     let ids = connected.iter().map(|plugin| plugin.id());
-    let ids = ids.chain(asked.map(ToOwned::to_owned));
+    let ids = ids.chain(asked).map(ToOwned::to_owned);
     let (rules, ruled) = (daemon.registry.rules(), events::ruled_pod(pod));
     let mut answer = report(&daemon.config(), &rules, &ruled, ids);
     answer.injections = inject::report(&daemon.registry.injections(), &rules, &ruled, None);

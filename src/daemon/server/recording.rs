@@ -23,7 +23,7 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
     // State and recording begin in one step, so that no event in between is missing or sent twice.
     let (pods, containers) = events::snapshot(&daemon.records.read());
     let plugins: Vec<String> =
-        daemon.registry.synchronized().iter().map(|chained| chained.id()).collect();
+        daemon.registry.synchronized().iter().map(|chained| chained.id().to_owned()).collect();
     let mut lines = daemon.registry.recorders.listen();
     frames::send(stream, &DaemonResponse::Admin("{}".to_owned())).await?;
     let mut state = StateLine { plugins: Some(plugins), ..StateLine::default() };

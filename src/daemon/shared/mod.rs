@@ -125,8 +125,7 @@ impl Daemon {
         self.watches.drift_reloaded.notify_one();
         let (store, now) = (self.records.read(), self.registry.rules());
         let mut shown_more = self.registry.connected();
-        shown_more
-            .retain(|connected| events::is_shown_more(&store, &before, &now, &connected.id()));
+        shown_more.retain(|connected| events::is_shown_more(&store, &before, &now, connected.id()));
         shown_more
     }
 

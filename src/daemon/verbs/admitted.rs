@@ -219,7 +219,7 @@ impl Admitted {
         let requirement = Requirement::of_container(daemon, description, &description.promises);
         requirement.require_connected()?;
         let mut registered = daemon.registry.participants();
-        registered.retain(|chained| rules.hidden_by(&chained.id(), &ruled).is_none());
+        registered.retain(|chained| rules.hidden_by(chained.id(), &ruled).is_none());
         let pods = target::KnownPods { daemon, subject: Some(key) };
         let scope = RuleScope { rules: &rules, subject: Some((&key.id, &ruled)), pods: &pods };
         let subscribers = daemon.registry.record_and_select(&notification);
@@ -273,7 +273,7 @@ impl Admitted {
     ) {
         let (Some(request), Some(answers)) = (request, answers) else { return };
         let Self { daemon, description, .. } = self;
-        let connected: Vec<String> = registered.iter().map(|chained| chained.id()).collect();
+        let connected: Vec<&str> = registered.iter().map(|chained| chained.id()).collect();
         let store = daemon.records.read();
         let pod = store.pod(&description.pod.id);
         let decision = json!({

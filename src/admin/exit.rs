@@ -112,7 +112,7 @@ Special meanings of codes for single verbs:
 
 const OTHERS: &str = "
 A signal ends a verb as it ends other programs, and a shell shows 128 and its number: 130 after Ctrl-C, which is how `--watch` and `--follow` end.
-The exceptions are `top` on a terminal, `daemon` and `replay --record`, which end in order with 0. Where standard output is a pipe whose reader
+The exceptions are `top` on a terminal, `daemon` and `replay --record`, which end in order with 0. If standard output is a pipe whose reader
 has gone, the code is 141, or 0 if `--watch` or `--follow` finds that out before it prints again.
 
 ## As a runtime
@@ -120,7 +120,7 @@ has gone, the code is 141, or 0 if `--watch` or `--follow` finds that out before
 Called as a runtime (`nri-runc create …`), nri-runc becomes the real runtime, and the code is the real runtime's. 1 means that
 nri-runc, a plugin or a rule refused the command: one line on standard error and in the engine's `--log` file says so, as with runc.
 For an `exec` that is refused the code is 255, as it is for one that fails in runc.
-A hook (`nri-runc nri hook`) exits with 1 where the container must not be created; see [OCI hooks](hooks.md).
+A hook (`nri-runc nri hook`) exits with 1 if the container must not be created; see [OCI hooks](hooks.md).
 ";
 
 #[cfg(test)]

@@ -422,9 +422,8 @@ fn call(
     call.ok_or_else(|| Error::new("its ID cannot be passed on a command line"))
 }
 
-/// Returns the runtime of this kind: the first one that `[instance]` or `runtime` names by path, else
-/// the default runtime if it is of this kind, else the one on the PATH. If none is of this kind,
-/// returns the default runtime.
+/// The runtime of this kind: the first one that `[instance]` or `runtime` names by path, else the default runtime if
+/// it is of this kind, else the one on the PATH; if none is of this kind, the default runtime.
 fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);

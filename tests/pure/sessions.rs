@@ -125,7 +125,7 @@ fn container(name: &str) -> api::CreateContainerRequest {
 #[tokio::test]
 async fn a_plugin_registers_is_synchronized_and_answers() {
     let (plugin, _stub) = connected(Odd { events: 8, ..Odd::default() }).await;
-    assert_eq!((plugin.id().as_str(), plugin.nri_version()), ("10-odd", "v0.12.5"));
+    assert_eq!((plugin.id(), plugin.nri_version()), ("10-odd", "v0.12.5"));
     assert!(plugin.is_subscribed(Event::CreateContainer));
     assert!(!plugin.is_subscribed(Event::StopContainer));
     assert!(matches!(plugin.synchronize(&[], &[]).await, Outcome::Answered(_)));

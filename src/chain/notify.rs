@@ -2,6 +2,7 @@
 //! Sends events whose replies have no content: a plugin can only accept or refuse them.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use protobuf::Message;
 
@@ -18,8 +19,8 @@ pub struct Notification {
     pub event: Event,
     /// The event's pod.
     pub pod: api::PodSandbox,
-    /// The event's container; `None` if the event is about the pod.
-    pub container: Option<api::Container>,
+    /// The event's container, shared with whoever sends or queues the event; `None` if the event is about the pod.
+    pub container: Option<Arc<api::Container>>,
     /// The runtime root of that container, because IDs are unique only below one root, and the
     /// protocol has only the ID.
     pub root: String,
@@ -34,7 +35,7 @@ pub struct Notification {
 
 impl Notification {
     /// Creates an event without resources.
-    pub fn new(event: Event, pod: api::PodSandbox, container: Option<api::Container>) -> Self {
+    pub fn new(event: Event, pod: api::PodSandbox, container: Option<Arc<api::Container>>) -> Self {
         let origin = (String::new(), true);
         Self {
             event,
@@ -71,7 +72,7 @@ impl Notification {
     pub fn size(&self) -> u64 {
         let resources = self.resources.iter().flat_map(|(overhead, asked)| [overhead, asked]);
         let resources: u64 = resources.flatten().map(Message::compute_size).sum();
-        let container = self.container.as_ref().map_or(0, Message::compute_size);
+        let container = self.container.as_ref().map_or(0, |container| container.compute_size());
         self.pod.compute_size() + container + resources
     }
 
@@ -135,7 +136,7 @@ async fn notify(member: &ChainedPlugin, notification: &Notification) -> PluginRe
                         .notify(
                             notification.event,
                             &notification.pod,
-                            notification.container.as_ref(),
+                            notification.container.as_deref(),
                         )
                         .await
                 }

@@ -267,7 +267,7 @@ async fn create_and_remove(
         tracing::warn!("no plugin takes part: see nri.plugin_path, and --wait with --socket");
     }
     let told = |event, container: Option<&api::Container>| {
-        Notification::new(event, pod.clone(), container.cloned())
+        Notification::new(event, pod.clone(), container.cloned().map(Into::into))
     };
     let runs = told(Event::RunPodSandbox, None);
     let allowed =

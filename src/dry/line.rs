@@ -245,7 +245,7 @@ fn call(name: &Value, request: &Value) -> Result<Command, String> {
         | Event::PostUpdateContainer
         | Event::RemoveContainer => {
             let api::StartContainerRequest { pod, container, special_fields: _ } = read(request)?;
-            let container = Some(container.unwrap_or_default());
+            let container = Some(container.unwrap_or_default().into());
             let told = Notification::new(event, pod.unwrap_or_default(), container);
             ScriptCall::Notification(Box::new(told))
         }

@@ -141,7 +141,7 @@ async fn ask(event: Event, plugins: &[&ConnectedPlugin]) -> Option<Cause> {
 }
 
 fn notification(event: Event) -> Notification {
-    Notification::new(event, api::PodSandbox::new(), Some(named("web")))
+    Notification::new(event, api::PodSandbox::new(), Some(named("web").into()))
 }
 
 /// The requests that a failure can fail.

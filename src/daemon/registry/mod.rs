@@ -442,7 +442,7 @@ impl Registry {
         let (updates, failures) = if notification.event == Event::StopContainer {
             let request = api::StopContainerRequest {
                 pod: Some(notification.pod.clone()).into(),
-                container: notification.container.clone().into(),
+                container: notification.container.as_deref().cloned().into(),
                 ..api::StopContainerRequest::default()
             };
             let (rules, pod) = (self.rules(), notification.ruled_pod());

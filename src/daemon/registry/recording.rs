@@ -48,7 +48,7 @@ impl Recorders {
         }
         let Notification { event, pod, container, root: _, resources, origin, is_first: _ } =
             notification;
-        let (pod, container) = (Some(pod.clone()), container.clone());
+        let (pod, container) = (Some(pod.clone()), container.as_deref().cloned());
         if let Some((overhead, resources)) = resources {
             let request = api::UpdatePodSandboxRequest {
                 pod: pod.into(),

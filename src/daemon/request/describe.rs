@@ -3,6 +3,7 @@
 //! files. Claims about the container's identity are checked against the configuration and the known pods.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::Map;
 use serde_json::Value;
@@ -21,7 +22,7 @@ pub(crate) struct Description {
     pub(crate) engine: DetectedEngine,
     pub(crate) role: Role,
     pub(crate) pod: api::PodSandbox,
-    pub(crate) container: api::Container,
+    pub(crate) container: Arc<api::Container>,
     /// The engine's resources, as in the document.
     pub(crate) resources: Map<String, Value>,
     /// A path that exists as long as the pod does, for a pod whose end no call marks.
@@ -56,7 +57,7 @@ impl Description {
             is_doubtful: facts.is_doubtful(),
             role: facts.role,
             pod: describe::pod(&facts, spec),
-            container: describe::container(&facts, spec),
+            container: describe::container(&facts, spec).into(),
             resources: spec.resources(),
             lives_with: facts.pod.lives_with,
             unread: facts.unread,
@@ -144,7 +145,7 @@ pub(crate) async fn describe_folder(
     }
     let facts = daemon.caches.sources.facts(&daemon.host, &no_caller, &engine_spec).await;
     Ok(Some(Description {
-        container: api::Container::default(),
+        container: Arc::default(),
         resources: Map::new(),
         lives_with: Some(folder.join("config.json").to_string_lossy().into_owned()),
         unread: None,

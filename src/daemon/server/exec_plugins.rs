@@ -3,6 +3,7 @@
 //! would read it, and the verdict includes their changes. Without a subscribed plugin nothing is sent.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -79,7 +80,7 @@ pub(super) async fn ask(
     };
     let request = ExecContainerRequest {
         pod: Some(event.pod).into(),
-        container: event.container.into(),
+        container: event.container.map(Arc::unwrap_or_clone).into(),
         process: Some(shown).into(),
         ..ExecContainerRequest::default()
     };
@@ -310,7 +311,7 @@ pub(super) fn notify(
     let exit_code = exit_code.map(|value| api::OptionalInt32 { value, ..Default::default() });
     let request = PostExecRequest {
         pod: Some(event.pod).into(),
-        container: event.container.into(),
+        container: event.container.map(Arc::unwrap_or_clone).into(),
         args: process.args.clone().unwrap_or_default(),
         result: result.into(),
         exit_code: exit_code.into(),

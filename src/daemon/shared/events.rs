@@ -25,7 +25,7 @@ pub(crate) fn of_container(
     let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
     let mut message = messages::container(container);
     messages::as_sent_at(event, container, &mut message);
-    let notification = Notification::new(event, pod, Some(message)).below(&key.root);
+    let notification = Notification::new(event, pod, Some(message.into())).below(&key.root);
     Some(notification.of_engine(container.engine.as_str(), is_doubtful))
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Opt
         ..api::Container::default()
     };
     let pod = messages::only_pod_id(&container.pod.id);
-    Some(Notification::new(event, pod, Some(message)).below(&key.root))
+    Some(Notification::new(event, pod, Some(message.into())).below(&key.root))
 }
 
 /// Returns an event about a pod.

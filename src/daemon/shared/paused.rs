@@ -3,6 +3,7 @@
 //! state when it describes a container: for Synchronize, an update, or an operator. This module freezes nothing.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::cgroup::Mounts;
 use crate::chain::Notification;
@@ -46,7 +47,7 @@ impl Daemon {
             && let Some(message) = &mut notification.container
             && self.container(key).is_some_and(|record| self.is_paused(&record))
         {
-            message.state = ContainerState::CONTAINER_PAUSED.into();
+            Arc::make_mut(message).state = ContainerState::CONTAINER_PAUSED.into();
         }
         Some(notification)
     }

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use nri_adaptation::{Creation, Merged};
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ use crate::plugin::json::show;
 use crate::plugin::{Event, api};
 use crate::resolve::ResourceWriter;
 use crate::spec::patch::{PatchError, PatchedSpec, Resolved};
-use crate::state::{Container, ContainerKey, Skipped};
+use crate::state::{Container, ContainerKey, Skipped, Wire};
 
 /// A container that is being created: described, announced and recorded.
 pub(super) struct Admitted {
@@ -40,6 +41,8 @@ pub(super) struct Admitted {
     pub(super) runtime: String,
     pub(super) description: Description,
     pub(super) bundle: Bundle,
+    /// The engine's container, as it is recorded.
+    message: Wire,
 }
 
 /// The container to create, with the plugins' replies; not written yet.
@@ -70,8 +73,8 @@ pub(super) async fn admit(
         record.refuse(error.to_string(), now());
         daemon.records.remember(record.clone());
     })?;
-    let (key, runtime) = (record.key, record.call.runtime);
-    Ok(Admitted { daemon: Rc::clone(daemon), key, runtime, description, bundle })
+    let (key, runtime, message) = (record.key, record.call.runtime, record.message);
+    Ok(Admitted { daemon: Rc::clone(daemon), key, runtime, description, bundle, message })
 }
 
 async fn describe_and_record(
@@ -180,7 +183,7 @@ impl Admitted {
 
     /// Sets the container that plugins receive from now on; `None` means the engine's.
     pub(super) fn describe(&self, container: Option<&api::Container>) {
-        let message = messages::to_wire(container.unwrap_or(&self.description.container));
+        let message = container.map_or_else(|| self.message.clone(), messages::to_wire);
         self.daemon.records.change_in_memory(&self.key, |record| record.message = message);
     }
 
@@ -203,9 +206,9 @@ impl Admitted {
     async fn ask(&self, writer: ResourceWriter) -> Result<Merged> {
         let Self { daemon, key, description, .. } = self;
         let pod = record::known_pod(daemon, description);
-        let creation = Creation::new(pod.clone(), description.container.clone());
-        let notification =
-            Notification::new(Event::CreateContainer, pod, Some(description.container.clone()));
+        let container = Arc::clone(&description.container);
+        let creation = Creation::new(pod.clone(), api::Container::clone(&container));
+        let notification = Notification::new(Event::CreateContainer, pod, Some(container));
         let (engine, is_doubtful) = (description.engine.name(), description.is_doubtful);
         let notification = notification.below(&key.root).of_engine(engine, is_doubtful);
         let (rules, ruled) = (daemon.registry.rules(), notification.ruled_pod());

@@ -98,7 +98,7 @@ impl Admitted {
         if is_certain && !injection.is_audit() {
             return Ok((injected, Vec::new()));
         }
-        let alone = Creation::new(pod.clone(), self.description.container.clone());
+        let alone = Creation::new(pod.clone(), api::Container::clone(&self.description.container));
         let merged = injected.merge(alone, &Rights::default()).and_then(Creation::settle);
         let merged = merged.map_err(|error| error.to_string())?.finish();
         self.try_alone(&merged, writer).await.map_err(|error| error.to_string())?;

@@ -207,7 +207,7 @@ async fn ask(
     let (rules, pod) = (daemon.registry.rules(), notification.ruled_pod());
     let request = api::UpdateContainerRequest {
         pod: Some(notification.pod).into(),
-        container: notification.container.into(),
+        container: notification.container.map(Arc::unwrap_or_clone).into(),
         linux_resources: Some(question.resources()).into(),
         ..api::UpdateContainerRequest::default()
     };

@@ -34,8 +34,8 @@ pub mod dry {
 
 pub mod engine {
     pub use crate::engine::{
-        CallerInfo, DetectedEngine, EngineKind, EngineName, FetchedFacts, ROUNDS, Role, Seen,
-        StoreRecord, detect, facts, fill_in, wanted, wanted_instead, wanted_more,
+        CallerInfo, DetectedEngine, EngineKind, FetchedFacts, ROUNDS, Role, Seen, StoreRecord,
+        detect, facts, fill_in, wanted, wanted_instead, wanted_more,
     };
     pub mod identity {
         pub use crate::engine::identity::{Field, ranks};

@@ -166,7 +166,7 @@ impl EngineKind {
 /// An engine in a record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Cow<str>", into = "String")]
-pub enum EngineName {
+pub(crate) enum EngineName {
     /// A known engine.
     Known(EngineKind),
     /// An engine that only a newer version knows, or the empty name of a record without one.
@@ -175,7 +175,7 @@ pub enum EngineName {
 
 impl EngineName {
     /// The name.
-    pub fn as_str(&self) -> &str {
+    pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(kind) => kind.name(),
             Self::Other(name) => name,

@@ -34,7 +34,7 @@ use serde_json::{Map, Value};
 
 use identity::Writer;
 
-pub use behaviour::EngineName;
+pub(crate) use behaviour::EngineName;
 pub(crate) use behaviour::{ExitPlace, LastingExit};
 pub(crate) use containerd::{socket as containerd_socket, socket_of as containerd_socket_of};
 pub use detect::{DetectedEngine, EngineKind, detect};

@@ -38,7 +38,7 @@ pub struct Container {
     /// Whether the container is its pod's infrastructure container, about which no container event is sent.
     pub is_sandbox: bool,
     /// The engine.
-    pub engine: EngineName,
+    pub(crate) engine: EngineName,
     /// The evidence for the engine.
     pub evidence: Vec<String>,
     /// The NRI message as plugins last received it.

@@ -97,7 +97,7 @@ pub struct Pod {
     /// Uid.
     pub uid: String,
     /// Engine.
-    pub engine: EngineName,
+    pub(crate) engine: EngineName,
     /// The evidence for the engine.
     #[serde(default)]
     pub evidence: Vec<String>,

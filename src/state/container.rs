@@ -349,6 +349,7 @@ impl Container {
 mod zero_for_none {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the member")]
     pub(super) fn serialize<S: Serializer>(
         time: &Option<i64>,
         serializer: S,

@@ -180,7 +180,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     let is_started = record.state == Lifecycle::Created && !waits;
     if is_started || !is_settled {
         daemon.change(key, |record| {
-            (record.pending.in_flight, record.pending.deleting) = (None, None)
+            (record.pending.in_flight, record.pending.deleting) = (None, None);
         });
         if is_started {
             state::mark_running(daemon, key, None)?;

@@ -353,7 +353,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| {
-            drop(record.pending.deferred.drain(..1.min(record.pending.deferred.len())))
+            drop(record.pending.deferred.drain(..1.min(record.pending.deferred.len())));
         });
     }
 }

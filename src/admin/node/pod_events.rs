@@ -293,7 +293,8 @@ mod tests {
 
     #[test]
     fn a_pod_outside_of_kubernetes_has_no_events() {
-        let set: [(fn(&mut LoggedLine) -> &mut String, &[&str]); 5] = [
+        type Member = fn(&mut LoggedLine) -> &mut String;
+        let set: [(Member, &[&str]); 5] = [
             (|line| &mut line.subject.engine, &["podman", "docker"]),
             (|line| &mut line.subject.namespace, &["", "../x"]),
             (|line| &mut line.subject.pod, &["", "a/b", "-a", "A", &"p".repeat(254)]),

@@ -107,7 +107,7 @@ pub(super) struct EngineNamed {
     /// Container engine.
     #[arg(required_unless_present = "distribution")]
     engine: Option<Engine>,
-    /// Kubernetes distribution whose containerd to configure (default: detected).
+    /// Kubernetes distribution that runs containerd (default: detected).
     #[arg(long, value_name = "NAME")]
     distribution: Option<Distribution>,
     /// The engine of this user (Podman only).

@@ -11,8 +11,6 @@ use nri_api as api;
 
 /// The number of the container's field in CreateContainerRequest.
 const CONTAINER: u32 = 2;
-/// Maximum bytes of a field's number and length.
-const HEADER: usize = 11;
 
 /// The encoded parts of one request.
 #[derive(Debug, Clone, Default)]
@@ -43,7 +41,8 @@ impl EncodedParts {
         let others = self.others(request.container.mut_or_insert_default())?;
         let mounts = self.mounts.as_deref().unwrap_or_default();
         let length = others.len() + mounts.len();
-        let mut bytes = Vec::with_capacity(self.pod.len() + HEADER + length);
+        // With space for the field's number and length.
+        let mut bytes = Vec::with_capacity(self.pod.len() + 16 + length);
         bytes.extend_from_slice(&self.pod);
         let mut to = CodedOutputStream::vec(&mut bytes);
         to.write_tag(CONTAINER, WireType::LengthDelimited)?;

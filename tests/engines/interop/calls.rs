@@ -129,7 +129,7 @@ fn takes_every_request_that_its_version_has(version: &str, minor: u32) {
         let temp = tempfile::tempdir().unwrap();
         let (plugin, _process, received) = connected(&program, temp.path()).await;
         let says_version = if minor >= 12 { version } else { "" };
-        assert_eq!((plugin.id().as_str(), plugin.nri_version()), ("10-stub", says_version));
+        assert_eq!((plugin.id(), plugin.nri_version()), ("10-stub", says_version));
         let subscribed = ALL_EVENTS.into_iter().filter(|event| plugin.is_subscribed(*event));
         assert_eq!(subscribed.count(), if minor >= 10 { 14 } else { 11 });
         ask_everything(&plugin, minor).await;

@@ -24,7 +24,8 @@ use nri_api as api;
 /// The state of one CreateContainer between two plugins.
 #[derive(Debug, Clone)]
 pub struct Creation {
-    pristine: api::Container,
+    /// The container as the engine requested it, once a reply changes it.
+    pristine: Option<Box<api::Container>>,
     /// The container in it has the changes of the plugins so far.
     request: api::CreateContainerRequest,
     encoded: EncodedParts,
@@ -85,11 +86,11 @@ impl Creation {
         let updates = Updates::for_create(container.id.clone());
         let request = api::CreateContainerRequest {
             pod: MessageField::some(pod),
-            container: MessageField::some(container.clone()),
+            container: MessageField::some(container),
             ..Default::default()
         };
         Self {
-            pristine: container,
+            pristine: None,
             request,
             encoded: EncodedParts::default(),
             combined: blank(),
@@ -153,7 +154,7 @@ impl Creation {
         if let Some(adjust) = adjust.as_ref() {
             self.encoded.forget_changed(adjust);
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
-            let container = &self.pristine.id;
+            let container = &pristine(&mut self.pristine, &self.request).id;
             let claims = FieldClaims { plugin, rights, container, owners, noted };
             let visible = self.request.container.mut_or_insert_default();
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(adjust)?;
@@ -175,10 +176,10 @@ impl Creation {
         mut adjust: api::ContainerAdjustment,
     ) -> Result<Self, MergeError> {
         drop(examine(from, &adjust)?);
-        let present = self
-            .present
-            .get_or_insert_with(|| offers::slots(&offers::as_adjustment(&self.pristine)));
-        let container = &self.pristine.id;
+        let pristine = pristine(&mut self.pristine, &self.request);
+        let present =
+            self.present.get_or_insert_with(|| offers::slots(&offers::as_adjustment(pristine)));
+        let container = &pristine.id;
         let owners = [&self.updates.owners, &self.offered];
         self.yielded.extend(offers::give_way(from, &mut adjust, present, container, &owners));
         self.encoded.forget_changed(&adjust);
@@ -195,7 +196,9 @@ impl Creation {
     /// # Errors
     /// Fails if a reply with these values would.
     pub fn settle(mut self) -> Result<Self, MergeError> {
-        let container = &self.pristine.id;
+        // Without an offer, nothing is to settle.
+        let Some(pristine) = &self.pristine else { return Ok(self) };
+        let container = &pristine.id;
         for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
             let gone = offers::give_way(&from, &mut adjust, &HashSet::new(), container, &[owners]);
@@ -223,7 +226,9 @@ impl Creation {
         show_rdt(&mut adjust);
         api::ValidateContainerAdjustmentRequest {
             pod: self.request.pod.clone(),
-            container: MessageField::some(self.pristine.clone()),
+            container: MessageField::some(
+                self.pristine.as_deref().unwrap_or(self.container()).clone(),
+            ),
             adjust: MessageField::some(adjust),
             update: self.updates.pending(),
             owners: MessageField::some(self.owners().to_api()),
@@ -253,6 +258,14 @@ impl Creation {
             yielded,
         }
     }
+}
+
+/// Returns the container as the engine requested it; keeps it before the first change.
+fn pristine<'p>(
+    kept: &'p mut Option<Box<api::Container>>,
+    request: &api::CreateContainerRequest,
+) -> &'p api::Container {
+    kept.get_or_insert_with(|| Box::new(request.container.get_or_default().clone()))
 }
 
 /// Adds the parts of a container on which plugins rely.

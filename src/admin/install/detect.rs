@@ -28,7 +28,7 @@ pub(super) fn main_file(
     old: Option<&Ledger>,
     root: &Root,
 ) -> Result<Option<String>> {
-    if !named.engine.row().has_distributions {
+    if !named.engine.has_distributions() {
         return match named.distribution {
             Some(_) => Err(Error::new("--distribution applies to containerd only")),
             None => Ok(named.file.map(str::to_owned)),
@@ -163,7 +163,7 @@ fn found(root: &Root) -> Result<String> {
 /// Returns the option (with a leading space) by which `install` selects the containerd that reads
 /// this file.
 pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> String {
-    let has_distributions = engine.row().has_distributions;
+    let has_distributions = engine.has_distributions();
     let found =
         || here(root).into_iter().next().map(|(_, main)| main).filter(|_| has_distributions);
     let file = file.map(str::to_owned).or_else(found);
@@ -177,7 +177,7 @@ pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> Str
 
 /// Returns the line that tells the operator which containerd reads this file.
 pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<String> {
-    let is_eks = engine.row().has_distributions && main.is_none() && root.has_program(NODEADM);
+    let is_eks = engine.has_distributions() && main.is_none() && root.has_program(NODEADM);
     is_eks.then(|| {
         format!(
             "nodeadm writes {} anew when the node boots: put the same tables into spec.containerd.config \

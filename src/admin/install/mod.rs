@@ -124,7 +124,7 @@ impl EngineNamed {
     /// The engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
-            (Some(engine), Some(_)) if !engine.row().has_distributions => {
+            (Some(engine), Some(_)) if !engine.has_distributions() => {
                 Err(Error::new("--distribution applies to containerd only"))
             }
             (engine, _) => {

@@ -112,7 +112,7 @@ pub(in crate::admin) fn check_engines(config: &Config, daemon_pid: Option<i64>) 
         };
         let row = engine.row();
         let is_installed = row.programs.iter().any(|path| root.has(path))
-            || (row.has_distributions && !detect::here(&root).is_empty());
+            || (engine.has_distributions() && !detect::here(&root).is_empty());
         let main = ledger.as_ref().and_then(|ledger| main_of(engine, ledger));
         let wanted = ledger.as_ref().map_or(USUAL_HANDLER, wanted_of);
         let handler = running::query_handler(engine, wanted, main, &root, &host);

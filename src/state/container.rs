@@ -18,92 +18,32 @@ use super::{
     Wire, WouldInject,
 };
 
-/// Everything about one incarnation of a container (decision D17).
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "OnDisk")]
-pub struct Container {
-    /// Schema of this record on disk.
-    pub schema: u32,
-    /// Boot in which the record was written; in another boot it has no meaning.
-    pub boot_id: String,
-    /// Root and id.
-    pub key: ContainerKey,
-    /// Number that distinguishes containers with the same ID.
-    pub incarnation: u64,
-    /// The container's name in the pod.
-    pub name: String,
-    /// Its pod.
-    #[serde(flatten)]
-    pub pod: PodReference,
-    /// Whether the container is its pod's infrastructure container, about which no container event is sent.
-    pub is_sandbox: bool,
-    /// The engine.
-    pub(crate) engine: EngineName,
-    /// The evidence for the engine.
-    pub evidence: Vec<String>,
-    /// The NRI message as plugins last received it.
-    pub message: Wire,
-    /// The container's state.
-    pub state: Lifecycle,
-    /// The call that created it.
-    #[serde(flatten)]
-    pub call: RuntimeCall,
-    /// Its init process.
-    #[serde(flatten)]
-    pub process: Process,
-    /// Its resources, as the engine and plugins set them.
-    #[serde(flatten)]
-    pub resources: Resources,
-    /// The decisions of plugins, rules, injections and promises about it.
-    #[serde(flatten)]
-    pub outcome: Outcome,
-    /// Calls in progress and updates that wait.
-    #[serde(flatten)]
-    pub pending: Pending,
-    /// Whether an OCI hook reported it, so that no wrapper reports its start.
-    #[serde(default)]
-    pub by_hook: bool,
-    /// Whether the runtime has deleted it while its engine keeps it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_deleted: bool,
-    /// Whether the container was found in the runtime's state after its record was lost; the
-    /// plugins' changes are then unknown.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_found: bool,
-    /// Whether the plain runtime made it, so that none of its commands reaches the daemon (D65).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub by_plain_runtime: bool,
-    /// Members that a newer version wrote.
-    #[serde(flatten)]
-    pub unknown: Map<String, Value>,
-}
-
-/// A container's pod. Its names are repeated here for `explain`, because the pod's record may be
-/// removed earlier.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct PodReference {
-    /// The pod's ID.
-    #[serde(rename = "pod")]
-    pub id: String,
-    /// The pod's name.
-    #[serde(rename = "pod_name")]
-    pub name: String,
-    /// The pod's namespace.
-    #[serde(rename = "pod_namespace")]
-    pub namespace: String,
-}
-
-/// Defines the parts of a record, and [`OnDisk`] with the members of all parts on one level. serde
-/// reads flattened parts at half the speed, and a starting daemon reads thousands of records.
-macro_rules! parts {
-    ($(
+/// Defines a record of parts, its parts, and [`OnDisk`], in which the members of all parts are on one
+/// level: serde reads flattened parts at half the speed, and a starting daemon reads thousands of
+/// records.
+macro_rules! record {
+    (
         $(#[$about:meta])*
-        $part:ident: pub struct $Part:ident {
-            $($(#[$meaning:meta])* pub $member:ident: $Type:ty,)+
+        pub struct $Record:ident {
+            $($(#[$own_meaning:meta])* $vis:vis $own:ident: $Own:ty,)+
         }
-    )+) => {
         $(
-            $(#[$about])*
+            $(#[$part_meaning:meta])*
+            $part:ident: pub struct $Part:ident {
+                $($(#[$meaning:meta])* pub $member:ident: $Type:ty,)+
+            }
+        )+
+    ) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(from = "OnDisk")]
+        pub struct $Record {
+            $($(#[$own_meaning])* $vis $own: $Own,)+
+            $($(#[$part_meaning])* #[serde(flatten)] pub $part: $Part,)+
+        }
+
+        $(
+            $(#[$part_meaning])*
             #[derive(Debug, Clone, Default, PartialEq, Serialize)]
             pub struct $Part {
                 $($(#[$meaning])* pub $member: $Type,)+
@@ -113,61 +53,70 @@ macro_rules! parts {
         /// A record as it is read.
         #[derive(Deserialize)]
         struct OnDisk {
-            schema: u32,
-            boot_id: String,
-            key: ContainerKey,
-            incarnation: u64,
-            name: String,
-            pod: String,
-            #[serde(default)]
-            pod_name: String,
-            #[serde(default)]
-            pod_namespace: String,
-            is_sandbox: bool,
-            engine: EngineName,
-            evidence: Vec<String>,
-            message: Wire,
-            state: Lifecycle,
-            #[serde(default)]
-            by_hook: bool,
-            #[serde(default)]
-            is_deleted: bool,
-            #[serde(default)]
-            is_found: bool,
-            #[serde(default)]
-            by_plain_runtime: bool,
+            $($(#[$own_meaning])* $own: $Own,)+
             $($($(#[$meaning])* $member: $Type,)+)+
-            #[serde(flatten)]
-            unknown: Map<String, Value>,
         }
 
-        impl From<OnDisk> for Container {
+        impl From<OnDisk> for $Record {
             fn from(disk: OnDisk) -> Self {
                 Self {
-                    schema: disk.schema,
-                    boot_id: disk.boot_id,
-                    key: disk.key,
-                    incarnation: disk.incarnation,
-                    name: disk.name,
-                    pod: PodReference { id: disk.pod, name: disk.pod_name, namespace: disk.pod_namespace },
-                    is_sandbox: disk.is_sandbox,
-                    engine: disk.engine,
-                    evidence: disk.evidence,
-                    message: disk.message,
-                    state: disk.state,
-                    by_hook: disk.by_hook,
-                    is_deleted: disk.is_deleted,
-                    is_found: disk.is_found,
-                    by_plain_runtime: disk.by_plain_runtime,
+                    $($own: disk.$own,)+
                     $($part: $Part { $($member: disk.$member),+ },)+
-                    unknown: disk.unknown,
                 }
             }
         }
     };
 }
 
-parts! {
+record! {
+    /// Everything about one incarnation of a container (decision D17).
+    pub struct Container {
+        /// Schema of this record on disk.
+        pub schema: u32,
+        /// Boot in which the record was written; in another boot it has no meaning.
+        pub boot_id: String,
+        /// Root and id.
+        pub key: ContainerKey,
+        /// Number that distinguishes containers with the same ID.
+        pub incarnation: u64,
+        /// The container's name in the pod.
+        pub name: String,
+        /// The ID of its pod.
+        pub pod: String,
+        /// The name of its pod, for `explain`, because the pod's record may be removed earlier.
+        #[serde(default)]
+        pub pod_name: String,
+        /// The namespace of its pod, for the same reason.
+        #[serde(default)]
+        pub pod_namespace: String,
+        /// Whether the container is its pod's infrastructure container, about which no container event is sent.
+        pub is_sandbox: bool,
+        /// The engine.
+        pub(crate) engine: EngineName,
+        /// The evidence for the engine.
+        pub evidence: Vec<String>,
+        /// The NRI message as plugins last received it.
+        pub message: Wire,
+        /// The container's state.
+        pub state: Lifecycle,
+        /// Whether an OCI hook reported it, so that no wrapper reports its start.
+        #[serde(default)]
+        pub by_hook: bool,
+        /// Whether the runtime has deleted it while its engine keeps it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub is_deleted: bool,
+        /// Whether the container was found in the runtime's state after its record was lost; the
+        /// plugins' changes are then unknown.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub is_found: bool,
+        /// Whether the plain runtime made it, so that none of its commands reaches the daemon (D65).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        pub by_plain_runtime: bool,
+        /// Members that a newer version wrote.
+        #[serde(flatten)]
+        pub unknown: Map<String, Value>,
+    }
+
     /// How the runtime was called to create a container.
     call: pub struct RuntimeCall {
         /// The real runtime.

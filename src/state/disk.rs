@@ -543,10 +543,10 @@ pub(super) mod tests {
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         let (mut one, mut two) = (container("a"), container("a"));
         two.key.root = "/run/other".to_owned();
-        (one.pod.id, two.pod.id) = ("p".to_owned(), "q".to_owned());
+        (one.pod, two.pod) = ("p".to_owned(), "q".to_owned());
         store.put(one.clone()).unwrap();
         store.put(two.clone()).unwrap();
-        store.change(&one.key, |record| record.pod.id = "q".to_owned()).unwrap();
+        store.change(&one.key, |record| record.pod = "q".to_owned()).unwrap();
         let counts = |store: &Store| {
             let pods = ["p", "q"].map(|pod| store.of_pod(pod).count());
             (store.of_id("a").count(), pods, store.of_folder("/b").count())

@@ -39,7 +39,7 @@ impl Index {
 
     fn ways(&mut self, container: &Container) -> [(&mut HashedKeys, u64); 3] {
         let hash = |name: &str| self.hasher.hash_one(name);
-        let (id, pod) = (hash(&container.key.id), hash(&container.pod.id));
+        let (id, pod) = (hash(&container.key.id), hash(&container.pod));
         let folder = hash(container.folder());
         [(&mut self.by_id, id), (&mut self.by_pod, pod), (&mut self.by_folder, folder)]
     }

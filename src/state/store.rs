@@ -176,7 +176,7 @@ impl Store {
     /// The containers of this pod, its sandbox included.
     pub fn of_pod<'s>(&'s self, pod: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_pod(pod).filter_map(|key| self.containers.get(key));
-        found.map(Rc::as_ref).filter(move |container| container.pod.id == pod)
+        found.map(Rc::as_ref).filter(move |container| container.pod == pod)
     }
 
     /// The containers whose document is in this directory.
@@ -258,9 +258,8 @@ impl Store {
             Some((key, old)) => (Rc::clone(key), Some(Rc::clone(old))),
             None => (Rc::new(container.key.clone()), None),
         };
-        let is_elsewhere = |old: &Rc<Container>| {
-            old.pod.id != container.pod.id || old.folder() != container.folder()
-        };
+        let is_elsewhere =
+            |old: &Rc<Container>| old.pod != container.pod || old.folder() != container.folder();
         if let Some(old) = old.filter(is_elsewhere) {
             self.index.remove(&key, &old);
         }

@@ -193,7 +193,7 @@ fn pod_of(store: &Store, cgroup: &str) -> Option<String> {
     });
     let mut pods = words.filter(|word| !word.is_empty()).filter_map(|word| {
         let known = store.of_id(word).next()?;
-        Some(known.pod.id.clone())
+        Some(known.pod.clone())
     });
     pods.next()
 }

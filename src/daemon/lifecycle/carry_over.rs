@@ -42,7 +42,7 @@ pub(crate) fn from_earlier(
     let old = store.newest_gone(key, Container::was_made)?;
     // A different bundle means an unrelated container of the same ID.
     let is_same =
-        old.call.bundle == new.call.bundle && old.engine == new.engine && old.pod.id == new.pod.id;
+        old.call.bundle == new.call.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.resources.owners.is_empty() {
         return None;
     }

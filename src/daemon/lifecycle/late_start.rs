@@ -27,11 +27,11 @@ pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if record.is_sandbox {
         log_failure("recording a start", state::mark_running(daemon, key, None));
         if record.by_plain_runtime {
-            return life::run_plain(daemon, &record.pod.id).await;
+            return life::run_plain(daemon, &record.pod).await;
         }
-        let state = daemon.records.read().pod(&record.pod.id).map(|pod| pod.state);
+        let state = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
         if state == Some(PodState::Created)
-            && let Err(late) = life::run(daemon, &record.pod.id).await
+            && let Err(late) = life::run(daemon, &record.pod).await
         {
             daemon.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
         }

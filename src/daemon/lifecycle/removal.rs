@@ -25,8 +25,8 @@ pub(crate) async fn remove(daemon: &Rc<Daemon>, key: &ContainerKey) {
     bundle::restore(daemon, &record).await;
     carry_over::keep_values(daemon, &record);
     state::forget(daemon, key);
-    life::end_if_empty(daemon, &record.pod.id).await;
-    daemon.drop_idle_lanes(key, &record.pod.id);
+    life::end_if_empty(daemon, &record.pod).await;
+    daemon.drop_idle_lanes(key, &record.pod);
 }
 
 /// Removes a container that the runtime has deleted: now, or once its engine has removed it.

@@ -34,6 +34,6 @@ pub(crate) async fn roll_back(daemon: &Rc<Daemon>, key: &ContainerKey) {
         notify::notify(daemon, Event::RemoveContainer, key).await;
     }
     state::forget(daemon, key);
-    life::end_if_empty(daemon, &record.pod.id).await;
-    daemon.drop_idle_lanes(key, &record.pod.id);
+    life::end_if_empty(daemon, &record.pod).await;
+    daemon.drop_idle_lanes(key, &record.pod);
 }

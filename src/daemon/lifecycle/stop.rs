@@ -24,7 +24,7 @@ pub(crate) async fn notify_once(daemon: &Rc<Daemon>, key: &ContainerKey) {
     log_failure("notifying plugins of an exit", daemon.host.point(Point::DaemonStopped));
     if !record.is_sandbox {
         notify::notify(daemon, Event::StopContainer, key).await;
-        daemon.notify_crio_watch(PodNews::MemberEnded(record.pod.id.clone()));
+        daemon.notify_crio_watch(PodNews::MemberEnded(record.pod.clone()));
     }
     stopping::stop_if_ended(daemon, &record);
 }

@@ -42,10 +42,10 @@ pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     }
     if pid == 0 {
         // Not written to disk: the next daemon looks the process up again.
-        daemon.records.change_pod_in_memory(&record.pod.id, |pod| pod.pid = init);
+        daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = init);
     }
     let process = (init, record.process.init_start);
-    (!is_addressed).then(|| Unaddressed { pod: record.pod.id.clone(), process })
+    (!is_addressed).then(|| Unaddressed { pod: record.pod.clone(), process })
 }
 
 /// Looks up the addresses of a pod whose infrastructure container was started, if the engine does
@@ -101,11 +101,11 @@ pub(crate) fn forget(daemon: &Daemon, record: &Container) {
         let store = daemon.records.read();
         let is_alive =
             |other: &&Container| matches!(other.state, Lifecycle::Created | Lifecycle::Running);
-        let members = store.of_pod(&record.pod.id).filter(is_alive);
+        let members = store.of_pod(&record.pod).filter(is_alive);
         let members = members.filter(|one| one.key != record.key);
         members.min_by_key(|one| one.incarnation).and_then(|one| one.process.init_pid)
     };
-    daemon.records.change_pod_in_memory(&record.pod.id, |pod| pod.pid = next.unwrap_or(0));
+    daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
 }
 
 /// Applies `fact` to the container's pod if the pod has no sandbox and its engine does not report its process.
@@ -115,7 +115,7 @@ fn of_pod_without_sandbox<T>(
     fact: impl FnOnce(&Pod) -> T,
 ) -> Option<T> {
     let store = daemon.records.read();
-    let pod = store.pod(&record.pod.id)?;
+    let pod = store.pod(&record.pod)?;
     (pod.sandbox.is_none() && !reports_its_pods(pod)).then(|| fact(pod))
 }
 

@@ -12,7 +12,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// Sends StopPodSandbox, once, if this is its pod's infrastructure container and no member runs.
 /// The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
-    let id = &sandbox.pod.id;
+    let id = &sandbox.pod;
     for key in members(daemon, id).into_iter().map(|(key, _)| key) {
         // Once the lane is free, the task that notifies plugins of this member has finished.
         let lane = daemon.lane(&key);
@@ -35,7 +35,7 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
 /// Ends the pod whose last container has exited. This runs in a task, because the caller holds the
 /// container's lane, and the runtime must not wait for it.
 pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
-    let sandbox = sandbox_of(daemon, &container.pod.id);
+    let sandbox = sandbox_of(daemon, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {
         let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
         tokio::task::spawn_local(async move {

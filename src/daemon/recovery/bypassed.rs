@@ -260,12 +260,12 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         return Ok(());
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let is_ready = daemon.records.read().pod(&record.pod.id).map(|pod| pod.state);
+    let is_ready = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
     if is_ready == Some(PodState::Ready)
-        && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod.id)
+        && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod)
     {
         daemon.registry.notify_late(&notification).await;
-        resized::follow(daemon, &record.pod.id);
+        resized::follow(daemon, &record.pod);
     }
     if !record.is_sandbox
         && let Some(notification) = daemon.notification(Event::CreateContainer, key)
@@ -460,7 +460,7 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     }
     daemon.change(key, |record| record.pending.in_flight = None);
     state::mark_running(daemon, key, None)?;
-    if record.is_sandbox { life::started_without_daemon(daemon, &record.pod.id) } else { Ok(()) }
+    if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
 }
 
 /// Follows the runtime of a `start` that bypassed the daemon; once it has exited, the container is

@@ -185,7 +185,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         if is_started {
             state::mark_running(daemon, key, None)?;
             if record.is_sandbox {
-                let ready = life::started_without_daemon(daemon, &record.pod.id);
+                let ready = life::started_without_daemon(daemon, &record.pod);
                 log_failure("recording the start of a pod", ready);
             }
         }

@@ -114,7 +114,7 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
         if is_another(daemon, &now)? {
             removal::remove(daemon, key).await;
         } else {
-            let was_ready = is_ready(daemon, &now.pod.id);
+            let was_ready = is_ready(daemon, &now.pod);
             if is_started(daemon, &now)? {
                 // Plugins know the container as created.
                 daemon.records.change_in_memory(key, |record| record.pending.in_flight = None);
@@ -123,8 +123,8 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
             catch_up::catch_up(daemon, key).await?;
             if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
                 removal::handle_delete(daemon, key).await;
-            } else if !was_ready && is_ready(daemon, &now.pod.id) {
-                announce_pod(daemon, &now.pod.id).await;
+            } else if !was_ready && is_ready(daemon, &now.pod) {
+                announce_pod(daemon, &now.pod).await;
             }
         }
     }

@@ -180,11 +180,11 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     meant.sort_by_key(|(_, container)| container.is_some());
     if let [(pod, None), rest @ ..] = meant.as_slice() {
         let is_member = |(_, known): &(_, Option<Rc<Container>>)| {
-            known.as_ref().is_some_and(|known| known.pod.id == *pod)
+            known.as_ref().is_some_and(|known| known.pod == *pod)
         };
         if rest.iter().all(is_member) {
             let mut members = store.all_shared();
-            members.retain(|known| known.pod.id == *pod);
+            members.retain(|known| known.pod == *pod);
             members.sort_by_key(|known| (known.is_sandbox, known.incarnation));
             return Ok((Some(pod.clone()), members));
         }

@@ -18,12 +18,12 @@ use super::rediscover::{self, Look, Wanted};
 pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     let mut containers: Vec<Container> = {
         let store = daemon.records.read();
-        store.containers().filter(|one| store.pod(&one.pod.id).is_none()).cloned().collect()
+        store.containers().filter(|one| store.pod(&one.pod).is_none()).cloned().collect()
     };
     // Infrastructure containers first: they have all data for a pod's record.
     containers.sort_by_key(|container| (!container.is_sandbox, container.process.created_at));
     for container in containers {
-        let (pod, id) = (&container.pod.id, &container.key.id);
+        let (pod, id) = (&container.pod, &container.key.id);
         match describe_pod(daemon, &container).await {
             Ok(true) => info!("the pod {pod} had no record; it was described again from {id}"),
             Ok(false) => {

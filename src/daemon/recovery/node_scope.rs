@@ -295,7 +295,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
-    let was_ready = life::is_ready(daemon, &found.record.pod.id);
+    let was_ready = life::is_ready(daemon, &found.record.pod);
     // A reload may have narrowed the scope since the search.
     if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
         match notified {
@@ -320,7 +320,7 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
 /// was already on record as running.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     let Some(record) = daemon.container(key) else { return };
-    life::announce_plain(daemon, &record.pod.id, was_ready).await;
+    life::announce_plain(daemon, &record.pod, was_ready).await;
     state::emit_found(daemon, &record);
     if !record.is_sandbox
         && let Some(created) = daemon.notification(Event::PostCreateContainer, key)
@@ -451,7 +451,7 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
         let turn = lane.turn.lock().await;
         if daemon.container(key).is_some_and(|now| now.by_plain_runtime) {
             state::leave_out(daemon, key);
-            life::forget_if_orphan(daemon, &record.pod.id);
+            life::forget_if_orphan(daemon, &record.pod);
         }
         drop(turn);
         daemon.lanes.release(key, lane);

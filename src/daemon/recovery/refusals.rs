@@ -81,8 +81,8 @@ fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
     }
     let mut record = blank_record(daemon, &call);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    record.pod.namespace = text(&note.namespace);
-    record.pod.name = text(&note.pod);
+    record.pod_namespace = text(&note.namespace);
+    record.pod_name = text(&note.pod);
     record.name = text(&note.name);
     record.refuse(why, note.at);
     let key = record.key.clone();

@@ -26,7 +26,7 @@ pub(crate) fn new_record(
 pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Description) {
     let pod = known_pod(daemon, description);
     record.is_sandbox = description.role == Role::Sandbox;
-    (record.pod.id, record.pod.name, record.pod.namespace) = (pod.id, pod.name, pod.namespace);
+    (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
     record.name = description.container.name.clone();
     record.engine = description.engine.kind.into();
     record.evidence = description.engine.evidence().to_vec();

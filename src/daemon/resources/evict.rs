@@ -157,7 +157,7 @@ fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<Str
                 let own = own_pod::of_plugin(daemon, asker).map_err(|unknown| {
                     format!("the pod of {asker} is not known: {}", in_our_words(&unknown))
                 })?;
-                let pod = daemon.records.read().pod(&record.pod.id).cloned();
+                let pod = daemon.records.read().pod(&record.pod).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)
                 {

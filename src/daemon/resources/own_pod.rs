@@ -53,7 +53,7 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     };
     let at = outermost(text, &paths.collect::<Vec<_>>(), init)?;
     let found = at.and_then(|at| candidates.get(at));
-    Ok(found.and_then(|(record, _)| store.pod(&record.pod.id).cloned()))
+    Ok(found.and_then(|(record, _)| store.pod(&record.pod).cloned()))
 }
 
 /// Returns `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if

@@ -108,7 +108,7 @@ fn refuse_unprotected(
 ) -> Result<()> {
     let protects = |member: &Rc<ChainedPlugin>| member.policy().on_failure == OnFailure::Refuse;
     let store = daemon.records.read();
-    let pod = store.container(key).and_then(|record| store.pod(&record.pod.id));
+    let pod = store.container(key).and_then(|record| store.pod(&record.pod));
     if !validators.is_empty() || subscribers.iter().any(protects) || pod.is_none_or(|p| p.is_exempt)
     {
         return Ok(());

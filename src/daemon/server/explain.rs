@@ -42,7 +42,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
     let is_shown = |container: &Container| {
         let is_gone = container.state == Lifecycle::Removed;
-        !container.is_sandbox || is_gone && store.newest_pod(&container.pod.id).is_none()
+        !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
     };
     let gone: Vec<_> = store.gone(searched(wanted)).collect();
     let all = store.containers().chain(gone.iter().map(Cow::as_ref));
@@ -162,10 +162,10 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
 
 /// Returns the namespace and name of the container's pod, which may be removed; older daemons recorded neither.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
-    match daemon.records.read().pod(&container.pod.id) {
+    match daemon.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
-        None if container.pod.name.is_empty() => (String::new(), container.pod.id.clone()),
-        None => (container.pod.namespace.clone(), container.pod.name.clone()),
+        None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
+        None => (container.pod_namespace.clone(), container.pod_name.clone()),
     }
 }
 
@@ -174,7 +174,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     // A plugin that did not know the pod did not know its containers either.
     let store = daemon.records.read();
     let mut skipped = container.outcome.skipped.clone();
-    let of_pod = store.newest_pod(&container.pod.id);
+    let of_pod = store.newest_pod(&container.pod);
     skipped.extend(of_pod.iter().flat_map(|pod| pod.skipped.iter().cloned()));
     let known = container.clone();
     ContainerExplained {
@@ -183,7 +183,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
         state: rows::state(daemon, container),
         status_reason: Some(known.process.status_reason).filter(|reason| !reason.is_empty()),
         changes: changes(daemon, container),
-        times: recent::times(daemon, &container.pod.id, &known.key.id),
+        times: recent::times(daemon, &container.pod, &known.key.id),
         skipped,
         exec_rules: exec_rows(
             &daemon.config().exec_rules,

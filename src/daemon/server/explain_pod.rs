@@ -47,7 +47,7 @@ pub(crate) fn explain(
 
 fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
     let living = store.of_pod(&pod.id).map(Cow::Borrowed);
-    let members = living.chain(store.gone(&pod.id).filter(|container| container.pod.id == pod.id));
+    let members = living.chain(store.gone(&pod.id).filter(|container| container.pod == pod.id));
     let row = |container: Cow<'_, Container>| MemberRow {
         id: container.key.id.clone(),
         name: container.name.clone(),

@@ -34,7 +34,7 @@ pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
         let Some(source) = exposing(&messages::container(container), &config, &places) else {
             continue;
         };
-        let pod = store.pod(&container.pod.id);
+        let pod = store.pod(&container.pod);
         let names = pod.map(|pod| (pod.namespace.clone(), pod.name.clone())).unwrap_or_default();
         if !is_plugin(&names) {
             let (id, container) = (container.key.id.clone(), container.name.clone());

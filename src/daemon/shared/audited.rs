@@ -85,7 +85,7 @@ impl Daemon {
         let Some(container) = living.or_else(|| store.newest_gone(key, |_| true)) else {
             return AuditSubject { container_id: key.id.clone(), ..AuditSubject::default() };
         };
-        of_container(&container, store.pod(&container.pod.id))
+        of_container(&container, store.pod(&container.pod))
     }
 }
 
@@ -109,9 +109,9 @@ fn of_pod(pod: &Pod) -> AuditSubject {
 fn of_container(container: &Container, pod: Option<&Pod>) -> AuditSubject {
     AuditSubject {
         engine: container.engine.to_string(),
-        namespace: pod.map_or(&container.pod.namespace, |pod| &pod.namespace).clone(),
-        pod: pod.map_or(&container.pod.name, |pod| &pod.name).clone(),
-        pod_id: container.pod.id.clone(),
+        namespace: pod.map_or(&container.pod_namespace, |pod| &pod.namespace).clone(),
+        pod: pod.map_or(&container.pod_name, |pod| &pod.name).clone(),
+        pod_id: container.pod.clone(),
         container: container.name.clone(),
         container_id: container.key.id.clone(),
     }

@@ -19,9 +19,9 @@ pub(crate) fn of_container(
     key: &ContainerKey,
 ) -> Option<Notification> {
     let container = store.container(key)?;
-    let known = store.pod(&container.pod.id);
+    let known = store.pod(&container.pod);
     let pod = known.map(|pod| messages::pod_as_sent_at(event, pod));
-    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod.id));
+    let pod = pod.unwrap_or_else(|| messages::only_pod_id(&container.pod));
     let is_doubtful = known.is_none_or(|pod| pod.is_doubtful);
     let mut message = messages::container(container);
     messages::as_sent_at(event, container, &mut message);
@@ -34,10 +34,10 @@ pub(crate) fn only_named(store: &Store, event: Event, key: &ContainerKey) -> Opt
     let container = store.container(key)?;
     let message = api::Container {
         id: key.id.clone(),
-        pod_sandbox_id: container.pod.id.clone(),
+        pod_sandbox_id: container.pod.clone(),
         ..api::Container::default()
     };
-    let pod = messages::only_pod_id(&container.pod.id);
+    let pod = messages::only_pod_id(&container.pod);
     Some(Notification::new(event, pod, Some(message.into())).below(&key.root))
 }
 
@@ -75,9 +75,9 @@ pub(crate) fn ruled_pod(pod: &Pod) -> RuledPod {
 
 /// Returns the pod of a container as rules match it; built from the container if the pod has no record.
 pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
-    store.pod(&container.pod.id).map_or_else(
+    store.pod(&container.pod).map_or_else(
         || RuledPod {
-            namespace: container.pod.namespace.clone(),
+            namespace: container.pod_namespace.clone(),
             engine: container.engine.to_string(),
             lacks_labels: true,
             is_doubtful: true,
@@ -91,7 +91,7 @@ pub(crate) fn ruled_pod_of(store: &Store, container: &Container) -> RuledPod {
 pub(crate) fn exec_subject(store: &Store, container: &Container) -> ExecSubject {
     let pod = ruled_pod_of(store, container);
     let RuledPod { namespace, labels, lacks_labels, engine, handler, is_doubtful } = pod;
-    let is_exempt = store.pod(&container.pod.id).is_some_and(|pod| pod.is_exempt);
+    let is_exempt = store.pod(&container.pod).is_some_and(|pod| pod.is_exempt);
     let bundle = container.folder().to_owned();
     ExecSubject { bundle, namespace, labels, lacks_labels, engine, handler, is_doubtful, is_exempt }
 }
@@ -125,7 +125,7 @@ pub(crate) fn snapshot_shared(
             store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
         hidden_pods.extend(of_pods);
         containers.retain(|container| {
-            let rule = match store.pod(&container.pod.id) {
+            let rule = match store.pod(&container.pod) {
                 Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
                 None => rule(&ruled_pod_of(store, container)),
             };

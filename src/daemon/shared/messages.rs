@@ -111,7 +111,7 @@ pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded 
 
 fn fill_in(message: &mut api::Container, record: &Container) {
     message.id.clone_from(&record.key.id);
-    message.pod_sandbox_id.clone_from(&record.pod.id);
+    message.pod_sandbox_id.clone_from(&record.pod);
     message.pid = record.process.init_pid.unwrap_or(0);
     message.created_at = record.process.created_at.unwrap_or_default();
     message.started_at = record.process.started_at.unwrap_or_default();

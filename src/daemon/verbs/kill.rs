@@ -31,7 +31,7 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     }
     let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
     let told = tokio::task::spawn_local(async move {
-        wait_for_exits(&daemon, &sandbox.pod.id).await;
+        wait_for_exits(&daemon, &sandbox.pod).await;
         stopping::stop_with_sandbox(&daemon, &sandbox).await;
         drop(active);
     });

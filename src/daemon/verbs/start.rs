@@ -34,7 +34,7 @@ pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pro
     let lane = daemon.lane(&call.key);
     drop(tokio::time::timeout(WRITE_WAIT, lane.writing.lock()).await);
     let allowed = if record.is_sandbox {
-        life::run(daemon, &record.pod.id).await
+        life::run(daemon, &record.pod).await
     } else {
         own_process::learn(daemon, &call.key).await;
         notify::ask_to_start(daemon, &call.key, "the container was not started").await

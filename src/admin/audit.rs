@@ -355,9 +355,10 @@ pub(super) fn row(line: &LoggedLine, detail: String, fits: bool) -> String {
     let LoggedLine { time, action, plugin, event, field, rule, reason, .. } = line;
     let [action, plugin, event, field, rule, reason] =
         [action, plugin, event, field, rule, reason].map(|word| printable(word));
-    let or_dash = |word: String| if word.is_empty() { "-".to_owned() } else { word };
+    let dash_if_empty = |word: String| if word.is_empty() { "-".to_owned() } else { word };
     let time = printable(time).chars().take(19).collect::<String>() + "Z";
-    let first = columns([time, action, or_dash(plugin), or_dash(about(&line.subject))], fits);
+    let first =
+        columns([time, action, dash_if_empty(plugin), dash_if_empty(about(&line.subject))], fits);
     let rule = if rule.is_empty() { rule } else { format!("rule {rule}") };
     let mut words = vec![first, event, field, detail, rule, reason];
     words.retain(|word| !word.is_empty());

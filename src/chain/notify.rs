@@ -19,7 +19,7 @@ pub struct Notification {
     pub event: Event,
     /// The event's pod.
     pub pod: api::PodSandbox,
-    /// The event's container, shared with whoever sends or queues the event; `None` if the event is about the pod.
+    /// The event's container, shared by the sender and the plugins' queues; `None` for an event about a pod.
     pub container: Option<Arc<api::Container>>,
     /// The runtime root of that container, because IDs are unique only below one root, and the
     /// protocol has only the ID.

@@ -92,7 +92,7 @@ impl<'c> Judge<'c> {
     /// The promises about the creation that depend on kubelet's allocations, if these are not recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
         let is_asked =
-            EngineKind::behaviour_of(&creation.ruled.engine).is_some_and(|its| its.has_pods);
+            EngineKind::named(&creation.ruled.engine).is_some_and(|its| its.behaviour().has_pods);
         if !is_asked || creation.allocations != Allocations::None {
             return Vec::new();
         }

@@ -100,6 +100,8 @@ const fn row(wanted: WantedFn, facts: FactsFn) -> Behaviour {
     }
 }
 
+const UNKNOWN: Behaviour = row(|_, _| Wanted::default(), own::facts);
+
 const fn shim(wanted: WantedFn, facts: FactsFn) -> Behaviour {
     Behaviour { has_shim: true, exit_place: ExitPlace::Bundle, ..row(wanted, facts) }
 }
@@ -149,17 +151,8 @@ impl EngineKind {
             Self::Kubernetes => {
                 Behaviour { has_only_labels: true, ..kubernetes(cri::wanted, kubernetes::facts) }
             }
-            Self::Plain => Behaviour {
-                has_login: true,
-                is_no_engine: true,
-                ..row(|_, _| Wanted::default(), own::facts)
-            },
+            Self::Plain => Behaviour { has_login: true, is_no_engine: true, ..UNKNOWN },
         }
-    }
-
-    /// The behaviour of the engine of this name.
-    pub(crate) fn behaviour_of(name: &str) -> Option<Behaviour> {
-        Self::named(name).map(Self::behaviour)
     }
 }
 
@@ -192,8 +185,7 @@ impl EngineName {
 
     /// The engine's behaviour; nothing is assumed about an unknown one.
     pub(crate) fn behaviour(&self) -> Behaviour {
-        let unknown = || Behaviour { has_login: false, ..EngineKind::Plain.behaviour() };
-        self.kind().map_or_else(unknown, EngineKind::behaviour)
+        self.kind().map_or(UNKNOWN, EngineKind::behaviour)
     }
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What depends on the engine is a row: of `src/engine/behaviour.rs` for the engines that call
-//! nri-runc, of `src/admin/install/rows.rs` for those that `install` configures. No other code
-//! decides by an engine's name.
+//! Only rows decide by engine: `src/engine/behaviour.rs` has one for each engine that calls nri-runc,
+//! and `src/admin/install/rows.rs` has one for each engine that `install` configures.
 
 use super::{code_of, sources};
 

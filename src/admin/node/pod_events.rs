@@ -150,7 +150,7 @@ impl PodEvents {
             return;
         }
         let count = std::mem::take(&mut self.left_out);
-        log(&Error::new(format!("Events about pods that were not sent: {count}")).to_string());
+        log(&Error::new(format!("events about pods that were not sent: {count}")).to_string());
         self.logged = Some(Instant::now());
     }
 }
@@ -161,10 +161,7 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     let [event, reason, plugin, container] =
         [&line.event, &line.reason, &line.plugin, &line.subject.container]
             .map(|text| printable(text));
-    let of = match container.is_empty() {
-        true => String::new(),
-        false => format!(" of container {container}"),
-    };
+    let of = if container.is_empty() { container } else { format!(" of container {container}") };
     match line.action.as_str() {
         "evicted" => {
             let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
@@ -193,8 +190,8 @@ fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
             && name.bytes().next().is_some_and(is_plain)
             && name.len() <= limits::KUBERNETES_NAME
     };
-    let engine = EngineKind::behaviour_of(engine).filter(|its| its.is_kubernetes);
-    if engine.is_none() || ![namespace, pod, cursor].into_iter().all(|name| is_name(name)) {
+    let is_kubernetes = EngineKind::named(engine).is_some_and(|its| its.behaviour().is_kubernetes);
+    if !is_kubernetes || ![namespace, pod, cursor].into_iter().all(|name| is_name(name)) {
         return None;
     }
     let (reason, message) = reported(line)?;

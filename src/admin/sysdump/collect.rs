@@ -212,30 +212,24 @@ fn journal(identifier: &str, form: &str) -> Result<String> {
 
 /// The last entries of the audit log; empty without a log.
 fn audit(config: &Config) -> Result<Vec<Value>> {
-    let mut rows = Vec::new();
+    let mut latest = Vec::new();
     let filter = AuditFilter::default();
     let mut add = |text: &str, _: &LoggedLine| {
-        limits::keep_latest(
-            &mut rows,
-            serde_json::from_str(text).unwrap_or_default(),
-            limits::SYSDUMP_LINES,
-        );
+        limits::keep_latest(&mut latest, text.to_owned(), limits::SYSDUMP_LINES);
         Ok(())
     };
     if config.audit_target == Some(AuditTarget::Journal) {
         let text = journal(IDENTIFIER, "cat")?;
         search(text.as_bytes(), &filter, &mut add)?;
-        return Ok(rows);
+    } else {
+        for mut file in open_files(&config.audit_path)? {
+            let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);
+            let start = file.metadata()?.len().saturating_sub(most);
+            file.seek(SeekFrom::Start(start))?;
+            search(BufReader::new(file.take(most)), &filter, &mut add)?;
+        }
     }
-    // Older files are read only if the newest has too few entries.
-    for file in open_files(&config.audit_path)? {
-        let mut file = file;
-        let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);
-        let start = file.metadata()?.len().saturating_sub(most);
-        file.seek(SeekFrom::Start(start))?;
-        search(BufReader::new(file.take(most)), &filter, &mut add)?;
-    }
-    Ok(rows)
+    Ok(latest.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect())
 }
 
 /// The kernel, the mounts of cgroups and of the run directory, and the names of plugins' files.

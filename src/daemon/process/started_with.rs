@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the configuration files and the program of this daemon. For a reload it reads the files again, and reports how
-//! they differ from those in force; the daemon's `reload.rs` decides what is applied.
+//! Keeps the configuration files and the program with which this daemon started. At a reload, it reads the files again
+//! and reports the differences; `daemon/reload.rs` decides which of them take effect.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};

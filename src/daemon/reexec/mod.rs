@@ -3,10 +3,10 @@
 //! launched plugins and watched processes stay, and the next program continues from the state that this one leaves in a
 //! memory file.
 //!
-//! The daemon first asks the other program whether it can continue, stops reading requests of plugins, and answers
-//! those that it has read. Then it holds new requests of wrappers and new connections of plugins, and finishes the
-//! requests in flight. Once idle, it writes the state and executes the program in one step, in which no other task
-//! runs. Until that step nothing has changed, and a failure leaves the daemon as it was.
+//! The daemon first asks the other program whether it can continue, stops reading plugins' requests, and answers the
+//! requests already read. Then it holds new wrapper requests and new plugin connections, and finishes the requests in
+//! flight. Once idle, it writes the state and executes the program in one step, in which no other task runs. Until that
+//! step nothing has changed, and a failure leaves the daemon as it was.
 //!
 //! This module never ends the connection of a synchronized plugin; a plugin that takes too long to register or be
 //! synchronized must reconnect. No wrapper waits for unprompted requests of plugins, and every wait is bounded. It

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Defines the daemon's state as the next program reads it. Records are on disk; this holds what is
-//! only in memory: descriptors by number, the plugins' connections, and the subjects that each
-//! plugin knows. A program skips members that it does not know, and uses defaults for missing ones.
+//! Defines the state that the daemon hands to the next program. Records are on disk; this is the state that is only in
+//! memory: the numbers of descriptors, the plugins' connections, and the pods and containers that each plugin knows.
+//! A program skips members that it does not know, and uses defaults for missing ones.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

@@ -6,6 +6,8 @@
 
 #[path = "tidy/book/mod.rs"]
 mod book;
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/engines.rs"]
 mod engines;
 #[path = "tidy/limits.rs"]

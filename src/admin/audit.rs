@@ -96,7 +96,7 @@ pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u
                 return Err(Error::new("the audit log is off")
                     .hint("set audit.target to \"file\" or \"journal\" in the configuration"));
             }
-            // The log may have been enabled earlier.
+            // The files of a log that is off now may still exist.
             search_files(&config.audit_path, &filter, &mut page)?
         }
     };
@@ -212,8 +212,9 @@ fn journalctl(more: &[&str]) -> Result<Child> {
     started.map_err(|error| error.hint("install it, or set audit.target = \"file\""))
 }
 
-/// The output, which is written as lines are found. If a filter by name matches several IDs,
-/// nothing more is written.
+/// The output. Lines are written as they are found; with `--pod` or `--container` they are held
+/// until the search ends, because the command fails without output if an ID prefix matches several
+/// IDs.
 struct Page {
     format: Format,
     is_endless: bool,
@@ -244,7 +245,7 @@ impl Page {
         let is_first = self.count == 0;
         let before = if is_first { "[" } else { ",\n" };
         self.count += 1;
-        // The output has the members of other versions too.
+        // Parsed as a whole, because the output keeps members that only other versions know.
         let whole = || serde_json::from_str::<Value>(text).unwrap_or_default();
         let row = match self.format {
             Format::Json if self.is_endless => format!("{text}\n"),
@@ -299,7 +300,7 @@ impl Page {
     }
 }
 
-/// The IDs of pods and of containers that start with the given prefix.
+/// The IDs of pods and of containers that only an ID prefix of the filter matched.
 #[derive(Default)]
 struct Prefixes {
     pods: BTreeSet<String>,
@@ -328,8 +329,8 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. They are fixed, because each line is printed when it is found: a longer
-/// word shifts the rest of its line, or is shortened.
+/// The widths of a line's first columns. They are fixed, because each line is printed when it is
+/// found: a longer word shifts the rest of its line, or is shortened.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
 /// Whether words are shortened to their columns: for a terminal, not for a pipe.

@@ -40,7 +40,8 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     code
 }
 
-/// The exit code. If nothing could be compared, it is an error, because no difference proves nothing then.
+/// Returns the exit code. If no value could be compared, this is an error, because the empty list
+/// then proves nothing.
 fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),

@@ -43,7 +43,8 @@ pub(super) struct Adjust {
 }
 
 impl Adjust {
-    /// Whether a format other than JSON is requested.
+    /// Returns `Format::Page` if a diff or a document is requested, because `--json` contradicts
+    /// it.
     pub(super) fn other_output(&self) -> Option<Format> {
         self.options.output.filter(|form| *form != Output::Json).map(|_| Format::Page)
     }

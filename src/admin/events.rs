@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `events`: prints the events that the daemon stores; with `--follow` it then prints new ones. After a
-//! re-execution or restart of the daemon it continues after the last event; a line marks missing events.
+//! `events`: prints the events that the daemon stores; with `--follow` it then prints new ones.
+//! After a re-execution or restart of the daemon it continues after the last event; a line marks
+//! missing events.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -102,7 +103,7 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
         });
         match (ended, is_away) {
             (Ok(StreamEnd::ByReader), _) => return Ok(DONE),
-            // The next attempt shows whether a daemon runs.
+            // The next attempt to connect shows whether a daemon runs.
             (Ok(StreamEnd::ByDaemon), _) => {}
             (Err(error), None) => return Err(error),
             (Err(error), Some(false)) => {

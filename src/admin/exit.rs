@@ -59,7 +59,8 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of one verb's help: each code with its meaning for this verb, else its general meaning.
+/// Renders the end of one verb's help: each code with its meaning for this verb, else its general
+/// meaning.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {
         let own = EXIT_CODES_OF_VERBS.iter().filter(|row| (row.0, row.1) == (verb, code));

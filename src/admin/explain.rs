@@ -130,7 +130,8 @@ fn exit(code: Option<i32>, reason: Option<&str>) -> String {
     code.map(|code| format!(", exit code {code}{reason}")).unwrap_or_default()
 }
 
-/// The time since the container's creation, or since the refusal of a container that was never created.
+/// The time since the container's creation, or since the refusal of a container that was never
+/// created.
 fn age(life: &Times) -> String {
     ago(if life.created_at > 0 { life.created_at } else { life.refused_at })
 }

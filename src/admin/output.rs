@@ -116,8 +116,8 @@ pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result
     print(paint::for_stdout(&page, painter).as_bytes())
 }
 
-/// Writes and flushes. Only the standard library's entry point, which this program does not use,
-/// flushes at exit, and a document need not end with a line feed.
+/// Writes and flushes: this program does not use the standard library's entry point, which flushes
+/// at exit, and a document without a final line feed would stay in the buffer.
 pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     progress::clear();
     let mut out = std::io::stdout().lock();

@@ -226,7 +226,8 @@ fn missing_plugins(status: &Status) -> String {
     status.missing_plugins().map(line).collect()
 }
 
-/// Lists the names of connected plugins; if two connections share a name during a replacement, only once.
+/// Lists the names of connected plugins; if two connections share a name during a replacement, only
+/// once.
 fn names(plugins: &[PluginRow]) -> String {
     let is_connected = |row: &&PluginRow| {
         matches!(row.state, PluginState::Synchronized | PluginState::Synchronizing)

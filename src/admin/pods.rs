@@ -239,7 +239,8 @@ fn row_of_container(
     ]
 }
 
-/// Returns the rows of `--watch`. Each row names both pod and container, because it is printed alone.
+/// Returns the rows of `--watch`. Each row names both pod and container, because it is printed
+/// alone.
 fn watched(pods: &[PodRow], format: Format, screen: Option<usize>) -> Vec<ListRow> {
     let mut rows = Vec::new();
     for pod in pods {

@@ -96,7 +96,8 @@ impl Policy {
 /// Prints the decisions, or their differences.
 ///
 /// # Errors
-/// Fails when a configuration has an error, or the pod, bundle, recording or manifest cannot be read.
+/// Fails when a configuration has an error, or the pod, bundle, recording or manifest cannot be
+/// read.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Result<u8> {
     let PolicyVerb::Test(wanted) = &arguments.verb;
     let plugin = &wanted.plugin;

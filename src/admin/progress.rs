@@ -91,7 +91,8 @@ fn show_until_cleared() {
     }
 }
 
-/// Formats the line, cut to less than the terminal's width, because a wrapped line could not be erased.
+/// Formats the line, cut to less than the terminal's width, because a wrapped line could not be
+/// erased.
 fn line(what: &str, waited: Duration, width: usize) -> String {
     let line = format!("{} ({}) ...", printable(what), span(waited.as_secs()));
     line.chars().take(width.saturating_sub(1)).collect()

@@ -163,7 +163,8 @@ impl ScriptFile {
         Ok(())
     }
 
-    /// Writes the text. A slow reader of standard output does not keep a signal from ending the recording.
+    /// Writes the text. A slow reader of standard output does not keep a signal from ending the
+    /// recording.
     fn write(&mut self, mut text: &[u8], listener: &mut RecordingStream) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);

@@ -103,12 +103,12 @@ impl RunningDaemon {
         if wrapper::has_ended(&error) {
             return Ok(Sight::Changing(error, holder(&lock)));
         }
-        // The daemon is of another version, or hangs. Its PID is read twice, because the process
-        // may be killed.
+        // The daemon is of another version, or hangs. It may be killed later, so its PID is
+        // verified.
         let hangs = wrapper::is_silent(config);
         let Some(pid) = holder(&lock) else { return Err(error) };
         let process = open(pid)?;
-        // The PID may have been reused before it was opened.
+        // Compared after opening, because the PID may have been reused before.
         if holder(&lock) != Some(pid) {
             return Err(error);
         }
@@ -150,7 +150,7 @@ impl RunningDaemon {
         }
         let pid = other.pid;
         let process = open(pid)?;
-        // The PID may have been reused before it was opened.
+        // Compared after opening, because the PID may have been reused before.
         if find() != Some(other) {
             return Ok(None);
         }

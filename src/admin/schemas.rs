@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The JSON schemas of outputs (`docs/schema`), written from the types whose serialization is printed: doc comments become
-//! descriptions. `UPDATE_GOLDEN=1 cargo test --lib schemas` renews the files. Only tests have this.
+//! The JSON schemas of outputs (`docs/schema`), written from the types whose serialization is
+//! printed: doc comments become descriptions. `UPDATE_GOLDEN=1 cargo test --lib schemas` renews the
+//! files. Only tests have this.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -103,7 +103,8 @@ pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> 
     lines
 }
 
-/// The width of the screen if the output goes to a terminal; `None` for a pipe, which receives whole words.
+/// The width of the screen if the output goes to a terminal; `None` for a pipe, which receives
+/// whole words.
 pub(super) fn screen() -> Option<usize> {
     let out = std::io::stdout();
     if !isatty(&out) {
@@ -140,7 +141,8 @@ pub(super) fn fit(
     }
 }
 
-/// Shortens a text to `width` characters by removing its middle, because names differ at their ends.
+/// Shortens a text to `width` characters by removing its middle, because names differ at their
+/// ends.
 pub(super) fn shortened(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {

@@ -102,7 +102,8 @@ fn troubles(page: &mut String, status: &Status) {
     }
 }
 
-/// Describes whether plugins can connect, and at which path; a daemon keeps the path with which it started.
+/// Describes whether plugins can connect, and at which path; a daemon keeps the path with which it
+/// started.
 fn socket_with_path(status: &Status) -> String {
     let state = printable(&status.plugin_socket);
     let path = printable(&status.plugin_socket_state.path.to_string_lossy());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could parse as another
-//! type is quoted, by the rules of YAML 1.1 and 1.2. Characters that a terminal interprets or hides are
-//! escaped here, because saphyr, the crate that reads YAML here, writes some of them unescaped.
+//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could parse as
+//! another type is quoted, by the rules of YAML 1.1 and 1.2. Characters that a terminal interprets
+//! or hides are escaped here, because saphyr, the crate that reads YAML here, writes some of them
+//! unescaped.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,8 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words, in lower case, that YAML 1.1 or 1.2 reads as another type than text in any spelling of case.
+/// Words, in lower case, that YAML 1.1 or 1.2 reads as another type than text in any spelling of
+/// case.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 

@@ -39,8 +39,8 @@ fn socket_folder(config: &Config) -> Option<Finding> {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // Checked only if the directory holds nothing but the socket: all users enter /run, and
-    // permitted users must enter it.
+    // The directory must be closed only if it holds nothing but a socket for root: all users enter
+    // /run, and permitted users must be able to enter the socket's directory.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
     let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;

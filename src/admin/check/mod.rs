@@ -76,7 +76,8 @@ impl Answer for Vec<Finding> {
             };
             let row = [mark.to_owned(), printable(&finding.check), printable(&finding.detail)];
             lines.push(row.to_vec());
-            // The hint is on a separate line, because as a column it would make every line longer than a terminal.
+            // The hint is on a separate line, because as a column it would make every line longer
+            // than a terminal.
             if !finding.hint.is_empty() {
                 let fix = format!("fix: {}", printable(&finding.hint));
                 lines.push(vec![String::new(), String::new(), fix]);
@@ -308,7 +309,8 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     };
     let detail = format!("{detail}; but {known} ({})", marker.display());
     match &running.status {
-        // The daemon writes the file again within seconds, unless its settings differ or the write fails.
+        // The daemon writes the file again within seconds, unless its settings differ or the write
+        // fails.
         Some(_) => finding(
             "rootless",
             false,

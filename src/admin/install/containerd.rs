@@ -78,7 +78,8 @@ fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Res
     Ok(plan)
 }
 
-/// Plans a copy of Flatcar's file, which is read-only, and a unit file that makes containerd read the copy.
+/// Plans a copy of Flatcar's file, which is read-only, and a unit file that makes containerd read
+/// the copy.
 fn plan_copy(registration: &Registration, text: &str, texts: &Texts) -> Result<Plan> {
     let mut copied = texts.clone();
     copied.insert(MAIN.to_owned(), text.to_owned());

@@ -51,8 +51,8 @@ pub(super) fn state_directory(main: &str, text: &str) -> String {
     })
 }
 
-/// Returns the path of containerd's socket. Since configuration version 4, the table of containerd's
-/// gRPC plugin sets it.
+/// Returns the path of containerd's socket. Since configuration version 4, the table of
+/// containerd's gRPC plugin sets it.
 pub(super) fn socket_path(main: &str, text: &str) -> String {
     let keys: [&[&str]; 2] =
         [&["plugins", "io.containerd.server.v1.grpc", "address"], &["grpc", "address"]];

@@ -39,7 +39,8 @@ pub(super) fn is_nri_off(files: &Files) -> Option<bool> {
     last_setting(files, &IS_OFF).and_then(|(_, item)| item.as_bool())
 }
 
-/// Plans to switch containerd's NRI off on a host on which nri-runc is registered only with another engine.
+/// Plans to switch containerd's NRI off on a host on which nri-runc is registered only with another
+/// engine.
 pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files = parse_in_order(main, texts)?;
     let source = distribution::source(main);
@@ -71,7 +72,8 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// The error for a distribution's template, which only a registration with containerd itself may extend.
+/// The error for a distribution's template, which only a registration with containerd itself may
+/// extend.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))

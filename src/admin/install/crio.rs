@@ -106,7 +106,8 @@ pub(super) fn nri_setting(texts: &Texts) -> Result<NriSetting> {
     })
 }
 
-/// Plans to switch CRI-O's NRI off on a host on which nri-runc is registered only with another engine.
+/// Plans to switch CRI-O's NRI off on a host on which nri-runc is registered only with another
+/// engine.
 pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     let files: Files = parse_all(texts)?.into_iter().filter(|(p, _)| p != NRI_DROP_IN).collect();
     let text = nri_off(NRI_DROP_IN, &files, texts, plan)?;
@@ -140,7 +141,8 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
         edit::header(&keys),
         edit::string(&registration.binary)
     );
-    // conmon's path and the annotations that pods may use do not depend on the runtime, so they are copied.
+    // conmon's path and the annotations that pods may use do not depend on the runtime, so they are
+    // copied.
     for key in ["monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations"] {
         let value = template.and_then(|template| template.get(key)?.as_value());
         if let Some(value) = value.map(|value| value.to_string()).filter(|v| !v.contains('\n')) {

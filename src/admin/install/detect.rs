@@ -56,7 +56,8 @@ pub(super) fn of(main: Option<&str>) -> Option<Distribution> {
     Distribution::of_main(main.unwrap_or(containerd::MAIN))
 }
 
-/// Whether the registration is in containerd's default file, and this distribution's containerd reads that file.
+/// Whether the registration is in containerd's default file, and this distribution's containerd
+/// reads that file.
 pub(super) fn is_usual_file(distribution: Distribution, ledger: &Ledger) -> bool {
     let reads_usual =
         distribution == Distribution::Flatcar || distribution.main() == containerd::MAIN;

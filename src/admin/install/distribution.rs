@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kubernetes distributions that do not install containerd in the places of its package: for each, the file that
-//! containerd reads, the distribution's file to change instead, the socket and the folders. Pure.
+//! Kubernetes distributions, whose containerd may be elsewhere than its package installs it: for
+//! each, the file that containerd reads, the file to change instead, the socket and the
+//! directories. Pure.
 //!
-//! nri-runc never changes a file that the distribution rewrites at each start: k3s and RKE2 render a
-//! template or import a folder, k0s collects a folder, microk8s fills in a template, and on Flatcar the
-//! file is read-only. A file's path identifies its distribution, so the undo record needs only that path.
+//! nri-runc never changes a file that the distribution rewrites at each start: k3s and RKE2 render
+//! a template or import a directory, k0s collects a directory, microk8s fills in a template, and on
+//! Flatcar the file is read-only. A file's path identifies its distribution, so the undo record
+//! needs only that path.
 
 use clap::ValueEnum;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Docker and iSulad read one JSON file and no drop-ins, so that file is edited losslessly. Docker's
-//! `runtimeArgs` is not written: with it, Docker runs the runtime through a shell. Pure.
+//! Docker and iSulad read one JSON file and no drop-ins, so that file is edited losslessly.
+//! Docker's `runtimeArgs` is not written: with it, Docker runs the runtime through a shell. Pure.
 //! References: dockerd(8), "Daemon configuration file"; iSulad's `daemon.json`.
 
 use oci_document::{DocumentError, SpecDocument};
@@ -124,7 +124,8 @@ pub(super) fn nri_setting(
     Ok(NriSetting { is_on, socket, is_on_by_form: false })
 }
 
-/// Plans to switch the engine's own NRI off on a host on which nri-runc is registered only with another engine.
+/// Plans to switch the engine's own NRI off on a host on which nri-runc is registered only with
+/// another engine.
 pub(super) fn plan_nri_off(
     engine: &RuntimesFile,
     main: Option<&str>,

@@ -118,7 +118,8 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// Reverts in `now` the change from `before` to `after`; `None` if the changed lines were edited since.
+/// Reverts in `now` the change from `before` to `after`; `None` if the changed lines were edited
+/// since.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines that `install` supports, with the forms of commands that several of them share. Pure. A new engine is a
-//! variant here and a row of `rows.rs`; other files never decide by variant.
+//! The engines that `install` supports, with the forms of commands that several of them share.
+//! Pure. A new engine is a variant here and a row of `rows.rs`; other files never decide by
+//! variant.
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -8,7 +9,8 @@ use serde_json::json;
 use crate::named::named;
 
 named! {
-    /// An engine with which nri-runc can be registered, with its name on the command line and in records.
+    /// An engine with which nri-runc can be registered, with its name on the command line and in
+    /// records.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
     pub(super) enum Engine {
         /// containerd (CRI)

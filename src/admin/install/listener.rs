@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process that listens on the plugin socket: if it is an engine, that engine's own NRI is on,
-//! even if its configuration files disable it. This module connects, sends nothing, and never removes a socket.
+//! even if its configuration files disable it. This module connects, sends nothing, and never
+//! removes a socket.
 
 use super::root::Root;
 use crate::config::Config;

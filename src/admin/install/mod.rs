@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri install ENGINE` registers nri-runc with an engine, and `uninstall` undoes that byte for
-//! byte. Changes are planned on texts (`plan`, one file per engine, `edit`), then written
+//! `nri-runc nri install ENGINE` registers nri-runc with an engine, and `uninstall` undoes that
+//! byte for byte. Changes are planned on texts (`plan`, one file per engine, `edit`), then written
 //! (`engine_files`) with an undo record (`ledger`). No engine is restarted, and manual changes are
 //! never overwritten. Where an engine serves NRI itself, `own_nri` asks for a decision first.
 
@@ -116,7 +116,8 @@ pub(super) struct EngineNamed {
 }
 
 impl EngineNamed {
-    /// Whether this changes files of the host for all users, not only files below `--root` or of this user.
+    /// Whether this changes files of the host for all users, not only files below `--root` or of
+    /// this user.
     pub(super) fn needs_root(&self, common: &Common) -> bool {
         common.root.is_none() && !self.user
     }
@@ -290,7 +291,8 @@ impl Situation {
             if before.as_ref() == Some(after) {
                 continue;
             }
-            // A directory that another registration created and both use is removed with the last of them.
+            // A directory that another registration created and both use is removed with the last
+            // of them.
             let is_above = |folder: &&String| path.starts_with(&format!("{folder}/"));
             let mut made: Vec<String> = of_others.iter().filter(is_above).cloned().collect();
             made.extend(engine_files::missing_folders(root, path));

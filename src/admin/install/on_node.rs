@@ -93,7 +93,7 @@ impl NodeEngine {
         unregister::uninstall(&uninstall, config, false).map(Some)
     }
 
-    /// Reads the registration, whose containers can be listed after it is undone.
+    /// Reads the registration. Its containers can be listed even after it is undone.
     ///
     /// # Errors
     /// Fails when the record of the registration cannot be read.

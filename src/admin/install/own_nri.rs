@@ -152,7 +152,8 @@ pub(super) fn is_containerd_2(program: &str, root: &Root) -> Option<bool> {
     Some(contains(&root.read(program).ok().flatten()?, CONTAINERD_2))
 }
 
-/// Whether CRI-O has NRI on by default. Only a program at a packaged path is run, and never a program in an image.
+/// Whether CRI-O has NRI on by default. Only a program at a packaged path is run, and never a
+/// program in an image.
 pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> {
     let path = packaged.filter(|_| !root.is_confined()).map(Path::new);
     let version = path.and_then(|path| features::version(&root.path(path)));
@@ -160,7 +161,8 @@ pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> 
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    // Tests one byte in each `wanted.len()` bytes, because every occurrence covers a tested position.
+    // Tests one byte in each `wanted.len()` bytes, because every occurrence covers a tested
+    // position.
     let mut places = (0..bytes.len()).step_by(wanted.len());
     places.any(|at| {
         let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman: one file in containers.conf.d. Tables merge by key but lists are replaced, so the list of
-//! runtimes that log in JSON is written in full. Pure.
-//! Reference: containers.conf(5).
+//! Podman: one file in containers.conf.d. Tables merge by key but lists are replaced, so the list
+//! of runtimes that log in JSON is written in full. Pure. Reference: containers.conf(5).
 
 use toml_edit::Document;
 
@@ -35,7 +34,8 @@ fn folder(main: &str) -> String {
     format!("{main}.d")
 }
 
-/// Whether Podman, without a runtime in its files, would use crun although nri-runc would choose runc.
+/// Whether Podman, without a runtime in its files, would use crun although nri-runc would choose
+/// runc.
 pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd of a distribution that regenerates its file at each start. An addition goes to the directory
-//! that the file imports, else to the distribution's template, but never to the file itself. Pure.
+//! containerd of a distribution that regenerates its file at each start. An addition goes to the
+//! directory that the file imports, else to the distribution's template, but never to the file
+//! itself. Pure.
 //!
 //! A template is Go's `text/template`, which only the distribution can parse. So `install` only
 //! appends to it, between two comments that survive the rendering and mark the addition in the

@@ -21,7 +21,8 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for the engine with the main file `main`. `removes`: an entry was removed from that file.
+/// The command for the engine with the main file `main`. `removes`: an entry was removed from that
+/// file.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),

@@ -220,7 +220,8 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// Returns the text with this value: removes lines if that is enough, else changes the values in place.
+    /// Returns the text with this value: removes lines if that is enough, else changes the values
+    /// in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {
             return Ok(now.to_owned());

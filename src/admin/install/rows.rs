@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that `install` asks about an engine: one row per engine. A new engine does not compile until its row
-//! answers each question.
+//! The facts about each engine that `install` needs: one row per engine. A new engine does not
+//! compile until its row has all of them.
 
 use std::ffi::OsString;
 
@@ -20,7 +20,8 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::sources::{self, LoadedHandlers, Process};
 
-/// What `install` asks about one engine. The argument `main` is the engine's main file, `None` for the usual one.
+/// The facts about one engine that `install` needs. The argument `main` is the engine's main file,
+/// `None` for the usual one.
 #[derive(Debug)]
 pub(super) struct EngineRow {
     /// The engine's name as people write it.
@@ -89,7 +90,8 @@ type IsOnByDefault = fn(program: &str, &Root) -> Option<bool>;
 /// An engine's own NRI.
 #[derive(Debug)]
 pub(super) struct OwnNri {
-    /// The first version that has it on by default, and how to see that; without one, it is off by default.
+    /// The first version that has it on by default, and how to see that; without one, it is off by
+    /// default.
     pub(super) default: Option<(&'static str, IsOnByDefault)>,
     /// Reads its setting.
     pub(super) setting: fn(main: Option<&str>, &Texts) -> Result<NriSetting>,
@@ -100,7 +102,8 @@ pub(super) struct OwnNri {
 /// An engine's daemon.
 #[derive(Debug)]
 pub(super) struct EngineDaemon {
-    /// A reload makes it read its file, but it keeps removed entries, and exits if its default runtime was removed.
+    /// A reload makes it read its file, but it keeps removed entries, and exits if its default
+    /// runtime was removed.
     pub(super) reloads: bool,
     /// Flags that make it read other files than those of `sources`.
     pub(super) other_files: &'static [&'static str],
@@ -108,7 +111,8 @@ pub(super) struct EngineDaemon {
     pub(super) find: fn(&Host, main: Option<&str>) -> Option<Process>,
     /// The main file of a process, if a flag may name it.
     pub(super) file_of: fn(&Process) -> Option<String>,
-    /// Asks the daemon for its handlers. In a pod, the node's daemon answers although no process is found.
+    /// Asks the daemon for its handlers. In a pod, the node's daemon answers although no process is
+    /// found.
     pub(super) handlers:
         fn(Option<&Process>, main: Option<&str>, &Root, &Host) -> Option<LoadedHandlers>,
 }
@@ -262,7 +266,7 @@ const ISULAD: EngineRow = EngineRow {
         other_files: &[],
         find: |host, _| first_process("isulad", host),
         file_of: |_| None,
-        // It reports its runtimes nowhere.
+        // iSulad has no API that lists its runtimes.
         handlers: |_, _, _, _| None,
     }),
     sources: |main, _| vec![EngineFile::File(main.unwrap_or(ISULAD_FILE.main).to_owned())],

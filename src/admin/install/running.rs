@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running engines: whether they have loaded the handler, and the PATH with which they start runtimes.
-//! It reads their processes, and asks CRI engines and Docker over their sockets.
+//! Running engines: whether they have loaded the handler, and the PATH with which they start
+//! runtimes. It reads their processes, and asks CRI engines and Docker over their sockets.
 
 use std::ffi::OsString;
 
@@ -46,7 +46,8 @@ pub(super) struct WantedHandler<'w> {
 }
 
 impl WantedHandler<'_> {
-    /// Compares the wanted handler with the loaded ones. A value that the engine does not report counts as correct.
+    /// Compares the wanted handler with the loaded ones. A value that the engine does not report
+    /// counts as correct.
     fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
         let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
         let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);
@@ -130,8 +131,8 @@ pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
 
-/// Whether a running engine may have this handler through its command line, which names the handler itself or other
-/// files than the default ones.
+/// Whether a running engine may have this handler through its command line, which names the handler
+/// itself or other files than the default ones.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
     let Some(daemon) = &engine.row().daemon else { return true };
     (daemon.find)(host, None).is_none_or(|process| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `uninstall`: removes nri-runc's changes from the engine's files, unless containers still need nri-runc.
+//! `uninstall`: removes nri-runc's changes from the engine's files, unless containers still need
+//! nri-runc.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -56,7 +57,8 @@ pub(in crate::admin) fn uninstall(
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(&root, engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
-        // The directory is removed with its last record; it stays while it has records of install.sh.
+        // The directory is removed with its last record; it stays while it has records of
+        // install.sh.
         root.remove_folder(&root.records());
         if root.user().is_none() {
             root.remove_folder("/var/lib/nri-runc");

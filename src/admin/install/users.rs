@@ -67,7 +67,8 @@ fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
     ours.collect()
 }
 
-/// Whether a record's process is gone. A pod cannot see the node's processes, so there it counts as alive.
+/// Whether a record's process is gone. A pod cannot see the node's processes, so there it counts as
+/// alive.
 fn has_ended(root: &Root, record: &Value) -> bool {
     let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
@@ -81,9 +82,9 @@ pub(super) fn is_given_up_by_docker(root: &Root, ledger: &Ledger, record: &Value
     has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
 }
 
-/// Whether a record's container is gone: its bundle is missing, so that no engine can call nri-runc for it,
-/// and either its process has ended or the runtime does not know it. A bundle on an unmounted file system is
-/// not missing.
+/// Whether a record's container is gone. Its bundle must be missing, so that no engine can call
+/// nri-runc for it, and either its process has ended or the runtime does not know it. A bundle on
+/// an unmounted file system does not count as missing.
 fn is_lost(root: &Root, record: &Value) -> bool {
     let (Some(bundle), Some(of_runtime), Some(id)) =
         (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
@@ -178,7 +179,8 @@ pub(super) fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
     ours.map(|(id, _)| id).collect()
 }
 
-/// Lists the containers whose conmon runs with nri-runc's path on its command line: Podman's, or CRI-O's.
+/// Lists the containers whose conmon runs with nri-runc's path on its command line: Podman's, or
+/// CRI-O's.
 pub(super) fn monitored(of_podman: bool, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing required
-//! plugin, and Events on pods about what kubelet does not report. A thread follows the daemon's events by a
-//! cursor; events that it has not read yet stay in the daemon, which does not wait for it. Each request to
-//! the API server has a time limit, and failures are retried with growing pauses.
+//! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing
+//! required plugin, and Events on pods about what kubelet does not report. A thread follows the
+//! daemon's events by a cursor; events that it has not read yet stay in the daemon, which does not
+//! wait for it. Each request to the API server has a time limit, and failures are retried with
+//! growing pauses.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -30,13 +31,15 @@ use crate::error::{Error, Result};
 use crate::limits;
 use crate::wrapper;
 
-/// Interval at which the daemon is asked for its required plugins, and of attempts to connect to it.
+/// Interval at which the daemon is asked for its required plugins, and of attempts to connect to
+/// it.
 const POLL: Duration = Duration::from_secs(5);
 /// Time limit for the daemon's response.
 const STATUS_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of one request to the API server.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for removing all reports when the pod ends: kubelet waits 30 s before it kills the pod.
+/// Time limit for removing all reports when the pod ends: kubelet waits 30 s before it kills the
+/// pod.
 const END_WAIT: Duration = Duration::from_secs(12);
 /// Pauses after a failed request: the first, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -161,7 +164,8 @@ pub(super) struct ClusterReporter {
 }
 
 impl ClusterReporter {
-    /// Starts to report about the node whose root is mounted at `folder`; `None` if nothing is to be reported.
+    /// Starts to report about the node whose root is mounted at `folder`; `None` if nothing is to
+    /// be reported.
     ///
     /// # Errors
     /// Fails when the duration is not valid, or no thread can be started.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The conditions and taints of a node for required plugins that are missing: decides which are due, and
-//! patches the node. Objects are read only from the response to a patch, so that no permission to read is
-//! needed.
+//! The conditions and taints of a node for required plugins that are missing: decides which are
+//! due, and patches the node. Objects are read only from the response to a patch, so that no
+//! permission to read is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime};
@@ -48,8 +48,9 @@ impl NodeConditions {
         Self { effect, after, missing, heard: None, shown: None, failures }
     }
 
-    /// Notes the missing plugins of the daemon's status. If the daemon does not run, no plugin counts as
-    /// missing for long: the next container starts the daemon, so pods must still be scheduled here.
+    /// Notes the missing plugins of the daemon's status. If the daemon does not run, no plugin
+    /// counts as missing for long: the next container starts the daemon, so pods must still be
+    /// scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once the node
-//! is ready. A client reads one line and changes nothing; `src/http.rs` limits connections.
+//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once
+//! the node is ready. A client reads one line and changes nothing; `src/http.rs` limits
+//! connections.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root is
-//! mounted below `--root`, registers it, restarts the engine if anything changed, verifies and labels the
-//! node, reports missing plugins and refusals to the cluster, and serves probes. On SIGTERM everything
-//! stays as it is, unless `--uninstall-on-exit` undoes it, which waits until no container needs it.
+//! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
+//! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
+//! labels the node, reports missing plugins and refusals to the cluster, and serves probes. On
+//! SIGTERM everything stays as it is, unless `--uninstall-on-exit` undoes it, which waits until no
+//! container needs it.
 //!
 //! It never restarts an engine that has loaded its configuration, and never removes a file that was
 //! edited since.
@@ -108,7 +109,8 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let health = Health::serve(options.listen)?;
     let daemonset = options.daemonset.as_deref();
     let setup = NodeSetup::new(options, label)?;
-    // If the request is forbidden already now, a refusal at exit does not show that the DaemonSet is gone.
+    // If the request is forbidden already now, a refusal at exit does not show that the DaemonSet
+    // is gone.
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {

@@ -77,7 +77,8 @@ impl PodEvents {
         !self.queue.is_empty()
     }
 
-    /// Queues the Event of a line of the daemon's stream, if the line needs one and the budget permits it.
+    /// Queues the Event of a line of the daemon's stream, if the line needs one and the budget
+    /// permits it.
     pub(super) fn take(&mut self, line: &LoggedLine, node: &str) {
         if line.action == "lost" {
             self.left_out += line.lost.unwrap_or_default();

@@ -16,7 +16,8 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct PutFile {
     path: String,
-    /// Fingerprints of the file's last content and, while it is being replaced, of its previous content.
+    /// Fingerprints of the file's last content and, while it is being replaced, of its previous
+    /// content.
     fingerprints: Vec<String>,
 }
 

@@ -148,8 +148,8 @@ impl NodeSetup {
         }
     }
 
-    /// Returns the reason why a ready node is no longer ready. An engine that does not respond is
-    /// no such reason, because it may be restarting.
+    /// Returns the reason why a ready node is not ready now. An engine that does not respond does
+    /// not count as a reason, because it may be restarting.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
             Ok(Some(registration)) => registration,

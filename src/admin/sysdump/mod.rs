@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sysdump`: one archive for a support case, with the daemon alive or dead. `collect` reads, `redact` takes
-//! secrets out, `archive` writes. It writes only the requested files.
+//! `sysdump`: one archive for a support case, with the daemon alive or dead. `collect` reads,
+//! `redact` takes secrets out, `archive` writes. It writes only the requested files.
 
 mod archive;
 mod collect;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes secrets from the data that `sysdump` collects: values of variables, arguments of processes and hooks, values
-//! of annotations and labels that look like secrets, and the rest of each text after `KEY=`. Names stay. It hides too
-//! much rather than too little, because archives are usually sent unread.
+//! Removes secrets from the data that `sysdump` collects: values of variables, arguments of
+//! processes and hooks, values of annotations and labels that look like secrets, and the rest of
+//! each text after `KEY=`. Names stay. It hides too much rather than too little, because archives
+//! are usually sent unread.
 
 use serde_json::{Map, Value};
 
@@ -106,7 +107,8 @@ fn changed(field: &str, value: &mut Value) {
     }
 }
 
-/// Hides the values of variables in any form: `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by name.
+/// Hides the values of variables in any form: `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by
+/// name.
 fn variables(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(variable),

@@ -17,8 +17,8 @@ pub(super) fn page(document: &Document, size: Option<(usize, usize)>) -> String 
     add_section(&mut lines, requests(document), usize::MAX);
     let width = size.map_or(usize::MAX, |(width, _)| width);
     add_section(&mut lines, failures(document, width), limit(limits::TOP_FAILURES));
-    // Pods take the rest of the screen, less a blank line, their heading, and the line with the number of
-    // further pods.
+    // Pods take the rest of the screen, less a blank line, their heading, and the line with the
+    // number of further pods.
     let rest = size.map_or(usize::MAX, |(_, height)| height.saturating_sub(lines.len() + 3));
     add_section(&mut lines, pods(document), rest);
     fit(lines, size)
@@ -119,7 +119,8 @@ fn requests(document: &Document) -> String {
     if rows.is_empty() { String::new() } else { table(&head, &rows) }
 }
 
-/// Renders the failures, latest first. A long line continues in further rows, because its end has the reason.
+/// Renders the failures, latest first. A long line continues in further rows, because its end has
+/// the reason.
 fn failures(document: &Document, width: usize) -> String {
     let failures = document.failures.iter().rev();
     let rows: Vec<Vec<String>> = failures

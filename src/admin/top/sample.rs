@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds one document from two samples of the daemon: the current state, and the changes in between.
+//! Builds one document from two samples of the daemon: the current state, and the changes in
+//! between.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,9 +18,9 @@ pub(super) struct Sample {
     pub(super) answer: TopAnswer,
 }
 
-/// The document of `--json`, and the source of the page. Rates are those between two samples, absent with
-/// one sample. Latencies are those between the samples, or since the daemon's start if none was observed
-/// in between.
+/// The document of `--json`, and the source of the page. Rates are those between two samples,
+/// absent with one sample. Latencies are those between the samples, or since the daemon's start if
+/// none was observed in between.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is restored however `top`
-//! ends, except by SIGKILL. A stopped terminal (Ctrl-S) is restored as far as possible.
+//! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is
+//! restored however `top` ends, except by SIGKILL. A stopped terminal (Ctrl-S) is restored as far
+//! as possible.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Stdin, Write};
@@ -62,8 +63,8 @@ pub(super) fn is_terminal() -> bool {
 impl Screen {
     /// Takes over the terminal.
     pub(super) fn enter() -> Result<Self> {
-        // Blocked before the first escape sequence: from here on signals do not end the process directly. Ctrl-Z does
-        // nothing: a stop would leave the shell on this screen.
+        // Blocked before the first escape sequence: from here on signals do not end the process
+        // directly. Ctrl-Z does nothing: a stop would leave the shell on this screen.
         let signals = Signals::block([
             Signal::SIGINT,
             Signal::SIGTERM,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The facts about an engine on which the rest of the program depends, one row per engine, so that a
-//! new engine cannot be forgotten. Code outside this folder asks here and never decides by variant.
+//! The facts about an engine on which the rest of the program depends, one row per engine, so that
+//! a new engine cannot be forgotten. Code outside this folder asks here and never decides by
+//! variant.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +17,7 @@ type WantedFn = fn(&CallerInfo<'_>, &Document<'_>) -> Wanted;
 /// Describes a container and its pod.
 type FactsFn = fn(DetectedEngine, Seen<'_>) -> Facts;
 
-/// Where an engine's monitor writes a container's exit code.
+/// The place where an engine's monitor writes a container's exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExitPlace {
     /// Nowhere.
@@ -27,7 +28,7 @@ pub(crate) enum ExitPlace {
     Folder(&'static str),
 }
 
-/// An engine's lasting record of exits.
+/// The place where an engine keeps exit codes after it has removed the exit files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastingExit {
     /// Podman's databases.
@@ -58,20 +59,22 @@ pub(crate) struct Behaviour {
     /// A pod's annotations are on its members, not on its infrastructure container.
     pub(crate) annotates_members: bool,
     pub(crate) exit_place: ExitPlace,
-    /// Its exit file is removed, once read, before the runtime deletes the container if it has this.
+    /// The record that keeps the exit code, if there is one: the engine then removes the exit file,
+    /// once it has read it, before the runtime deletes the container.
     pub(crate) lasting_exit: Option<LastingExit>,
-    /// The folder that it keeps for a container until it is removed there, if it outlives the runtime's state.
+    /// The folder that the engine keeps for a container until it removes the container, if that is
+    /// after the runtime's state is deleted.
     pub(crate) folder_until_removed: fn(bundle: &str, id: &str, is_sandbox: bool) -> Option<String>,
-    /// It stands for no engine, so nothing has to prove it.
+    /// A bundle without an engine, for which no evidence is required.
     pub(super) is_no_engine: bool,
-    /// A container with the annotations of a sandbox is one.
+    /// A container with a sandbox's annotations is always a sandbox.
     pub(super) has_certain_sandboxes: bool,
-    /// Kubelet's labels may be its only annotations.
+    /// Its documents may have only kubelet's labels as annotations.
     pub(super) has_only_labels: bool,
-    /// Annotations name the classes of which its documents have only the effect.
+    /// Annotations name RDT and block I/O classes; its documents have only the effect of a class.
     pub(super) has_classes: bool,
     pub(super) wanted: WantedFn,
-    /// Names the sources to which the fetched ones lead; some may have been requested before.
+    /// Names the sources to which the fetched ones refer; some may have been requested before.
     pub(super) wanted_more: fn(Seen<'_>) -> Wanted,
     pub(super) facts: FactsFn,
 }
@@ -130,7 +133,8 @@ impl EngineKind {
                 wanted_more: docker::wanted_more,
                 ..shim(docker::wanted, docker::facts)
             },
-            // It deletes a container only when it removes it, so it has no folder until then.
+            // CRI-O makes the runtime delete a container only when it removes the container, so it
+            // keeps no folder beyond the runtime's state.
             Self::Crio => Behaviour {
                 reports_pods: true,
                 forgets_at_stop: true,

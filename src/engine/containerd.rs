@@ -153,7 +153,8 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Adds labels and annotations in layers: first those of the CRI request, then those that containerd adds.
+/// Adds labels and annotations in layers: first those of the CRI request, then those that
+/// containerd adds.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));

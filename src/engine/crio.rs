@@ -22,7 +22,7 @@ use super::{
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// The key until 1.34, and the key since 1.35.
+/// The annotation of the pod's overhead: until 1.34, and since 1.35.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
@@ -58,8 +58,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether the document describes a pod that has no runtime call. Here the author's annotations
-/// take precedence, but they can only hide a pod until its first container.
+/// Whether the document describes a pod for which the runtime is never called. Here the author's
+/// annotations take precedence, but they can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Docker: the document has almost no data. Name, labels, image and handler are in the container's
-//! directory below Docker's data root. The data root is found by the path of the container's root file
-//! system, then by the container's mounts, then by the daemon's command line and configuration file. Mounts
-//! of another container (`--network container:X`) do not count. The container is its own pod. Addresses are
-//! omitted, because at `create` the files have those of its last run. Its labels are the operator's and the
-//! image's; nri-runc's keys count only if they are not the image's, whose labels Docker also records.
+//! directory below Docker's data root. The data root is found by the path of the container's root
+//! file system, then by the container's mounts, then by the daemon's command line and configuration
+//! file. Mounts of another container (`--network container:X`) do not count. The container is its
+//! own pod. Addresses are omitted, because at `create` the files have those of its last run. Its
+//! labels are the operator's and the image's; nri-runc's keys count only if they are not the
+//! image's, whose labels Docker also records.
 
 use serde_json::Value;
 
@@ -76,8 +77,9 @@ pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     })
 }
 
-/// Returns further files that lead to the image's configuration, given those already read: in Docker's
-/// store the configuration itself; in containerd's the index, the manifest, and the configuration.
+/// Returns further files that lead to the image's configuration, given those already read: in
+/// Docker's store the configuration itself; in containerd's the index, the manifest, and the
+/// configuration.
 pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     let Some((root, config)) = record(seen) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, seen.found);

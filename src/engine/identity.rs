@@ -64,7 +64,7 @@ named! {
         OwnKey => "keys nri-runc.dev/…",
     }
 
-    /// Who may have written a source's value.
+    /// The possible writer of a source's value.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Writer {
         /// Only the engine, or kubelet through it.
@@ -82,7 +82,8 @@ named! {
 
 type Ranks = &'static [(Source, Writer)];
 
-/// Defines `ranks`: for each engine and field, the possible writers with their sources, in the order of trust.
+/// Defines `ranks`: for each engine and field, the possible writers with their sources, in the
+/// order of trust.
 macro_rules! ranks {
     ($($($kind:ident)|+ {
         $($($field:ident)|+ => $($writer:ident($($source:ident),+))+;)+

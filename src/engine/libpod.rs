@@ -107,7 +107,8 @@ pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
     said.collect()
 }
 
-/// Returns the exit code of a container, if this database has it and Podman knows that it has exited.
+/// Returns the exit code of a container, if this database has it and Podman knows that it has
+/// exited.
 pub(crate) fn exit_code(bytes: &[u8], id: &str) -> Option<i32> {
     Rows::open(bytes)?.exit_code(id)
 }

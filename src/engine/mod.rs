@@ -44,7 +44,7 @@ pub(crate) use pod_cgroup::{cgroup_of_pod, cgroup_parent};
 pub use wanted::{FetchedFacts, StoreRecord};
 pub(crate) use wanted::{StoreQuery, Wanted};
 
-/// The calling processes.
+/// A call of the runtime: the container, and the processes that called.
 #[derive(Debug)]
 pub struct CallerInfo<'a> {
     /// Container id.
@@ -225,7 +225,7 @@ pub struct Facts {
     pub container: ContainerFacts,
     /// The container's pod.
     pub pod: PodFacts,
-    /// Who may have written the pod's namespace.
+    /// The possible writer of the pod's namespace.
     pub namespace_by: Option<Writer>,
     /// Whether the pod's annotations may come from the image.
     pub has_image_annotations: bool,
@@ -273,8 +273,8 @@ pub fn wanted(engine: &DetectedEngine, call: &CallerInfo<'_>, document: &Documen
     (engine.kind.behaviour().wanted)(call, document)
 }
 
-/// Whether Docker's record of this container was not found, so that the host's Docker daemons must be asked for other
-/// locations.
+/// Whether Docker's record of this container was not found, so that the host's Docker daemons must
+/// be asked for other locations.
 pub(crate) fn is_dockers_record_missing(engine: &DetectedEngine, seen: Seen<'_>) -> bool {
     engine.kind == EngineKind::Docker && docker::record(seen).is_none()
 }
@@ -287,7 +287,7 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
 /// Maximum number of rounds of reading sources that earlier sources name.
 pub const ROUNDS: usize = 3;
 
-/// Names the sources to which the fetched ones lead; some may have been requested before.
+/// Names the sources to which the fetched ones refer; some may have been requested before.
 pub fn wanted_more(engine: &DetectedEngine, seen: Seen<'_>) -> Wanted {
     (engine.kind.behaviour().wanted_more)(seen)
 }
@@ -313,8 +313,8 @@ fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
     }
 }
 
-/// Treats a sandbox as a workload if only annotations name its engine, so that plugins are asked: a pod's author may
-/// have written them to bypass plugins.
+/// Treats a sandbox as a workload, about which plugins are asked, if only annotations name its
+/// engine: a pod's author may have written them to bypass plugins.
 pub(crate) fn doubt_sandbox(facts: &mut Facts, document: &Document<'_>) {
     if facts.role != Role::Sandbox || facts.engine.is_proven() {
         return;

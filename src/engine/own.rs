@@ -110,7 +110,8 @@ pub(super) fn note_labels(
     }
 }
 
-/// Whether Kubernetes made the container, through any engine: kubelet made its cgroup, or set its labels.
+/// Whether Kubernetes made the container, through any engine: kubelet made its cgroup, or set its
+/// labels.
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Podman: single containers, pods and Kubernetes YAML. Names are on conmon's command line, the pod's ID in the
-//! cgroup's path, images in the storage's records; labels, the pod's name and addresses in Podman's database
-//! (`libpod`).
+//! Podman: single containers, pods and Kubernetes YAML. Names are on conmon's command line, the
+//! pod's ID in the cgroup's path, images in the storage's records; labels, the pod's name and
+//! addresses in Podman's database (`libpod`).
 //!
 //! Annotations of the document come from the operator and the image, so they prove neither the pod
 //! nor the role; nri-runc's keys count only if the image does not have them. The same applies to
@@ -38,7 +38,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Lists the paths of Podman's database: below the graph root, or a transient one below the run root.
+/// Lists the paths of Podman's database: below the graph root, or a transient one below the run
+/// root.
 fn databases(call: &CallerInfo<'_>) -> Vec<String> {
     let homes = storage::homes(call);
     let roots = homes.iter().filter_map(|home| Some(home.rsplit_once('/')?.0));
@@ -52,8 +53,8 @@ fn rows<'f>(call: &CallerInfo<'_>, found: &'f FetchedFacts) -> Option<Rows<'f>> 
     all.find(|rows| rows.container(call.id).is_some())
 }
 
-/// Returns the image's manifests and configuration, because Podman copies their annotations and labels to the
-/// container.
+/// Returns the image's manifests and configuration, because Podman copies their annotations and
+/// labels to the container.
 pub(super) fn wanted_more(Seen { call, found, .. }: Seen<'_>) -> Wanted {
     let Some(image) = image_id(call, found) else { return Wanted::default() };
     let mut files = storage::manifests(call, &image);
@@ -173,8 +174,8 @@ fn place(
     pod
 }
 
-/// Returns the pod's infrastructure container: from the database, else the one that the document names, if its cgroup
-/// is in the same pod.
+/// Returns the pod's infrastructure container: from the database, else the one that the document
+/// names, if its cgroup is in the same pod.
 fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<String> {
     let Seen { call, document, found } = seen;
     let pod = pod?;

@@ -170,7 +170,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A database of bbolt 1.3.6 with pages of 1024 bytes: its buckets are trees, and values span pages.
+    /// A database of bbolt 1.3.6 with pages of 1024 bytes: its buckets are trees, and values span
+    /// pages.
     const DATABASE: &[u8] = include_bytes!("../../fixtures/engines/bolt_state.db");
     const PAGE: usize = 1024;
 

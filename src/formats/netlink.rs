@@ -80,7 +80,8 @@ fn address(message: &[u8]) -> Option<FoundAddress> {
         let length = usize::from(u16::from_ne_bytes(array(rest, 0)?));
         let value = rest.get(ALIGNED..length)?;
         match u16::from_ne_bytes(array(rest, 2)?) {
-            // On a point-to-point link, this is the local address, and the other attribute is the peer's.
+            // On a point-to-point link, this is the local address, and the other attribute is the
+            // peer's.
             ATTRIBUTE_LOCAL => local = ip(value),
             ATTRIBUTE_ADDRESS => other = ip(value),
             _ => {}

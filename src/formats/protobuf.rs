@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fields of a protobuf message, without its schema, for messages of which only a few fields are read or removed.
-//! Messages that are read as a whole have generated types (`nri-api`). Reference: Protocol Buffers, "Encoding".
+//! Fields of a protobuf message, without its schema, for messages of which only a few fields are
+//! read or removed. Messages that are read as a whole have generated types (`nri-api`). Reference:
+//! Protocol Buffers, "Encoding".
 
 use protobuf::CodedInputStream;
 use protobuf::rt::WireType;

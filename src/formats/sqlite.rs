@@ -51,7 +51,8 @@ impl<'b> SqliteDatabase<'b> {
     }
 
     fn root_of(&self, table: &str) -> Option<usize> {
-        // The first page is the root of the schema, whose columns are kind, name, table, root page, text.
+        // The first page is the root of the schema, whose columns are kind, name, table, root page,
+        // text.
         let root = self.search(1, &mut |row: &Row| {
             let is_table = row.column(0) == Some(b"table") && row.column(1)? == table.as_bytes();
             is_table.then(|| row.column(3).map(number))?
@@ -106,7 +107,8 @@ impl<'b> SqliteDatabase<'b> {
         self.bytes.get(from..)?.get(..self.page_size)
     }
 
-    /// Reads a cell of a leaf: length, row number, and the row, part of which may be on overflow pages.
+    /// Reads a cell of a leaf: length, row number, and the row, part of which may be on overflow
+    /// pages.
     fn row(&self, mut cell: &[u8], left: &mut usize) -> Option<Row> {
         let length = usize::try_from(varint(&mut cell)?).ok()?;
         let _row_number = varint(&mut cell)?;
@@ -195,7 +197,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Created by SQLite 3.40 with pages of 512 bytes: it has rows on many pages, and rows that span pages.
+    /// Created by SQLite 3.40 with pages of 512 bytes: it has rows on many pages, and rows that
+    /// span pages.
     const DATABASE: &[u8] = include_bytes!(
         "../../fixtures/engines/podman-5-database/host/var/lib/containers/storage/db.sql"
     );

@@ -78,8 +78,9 @@ fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {
         })
 }
 
-/// Whether `list` matches everything that `other` matches. An empty list matches everything. A long list,
-/// or one with exclusions, covers only an equal list; exclusions in `other` only make `other` narrower.
+/// Whether `list` matches everything that `other` matches. An empty list matches everything. A long
+/// list, or one with exclusions, covers only an equal list; exclusions in `other` only make `other`
+/// narrower.
 fn covers_list(list: &[String], other: &[String], covers: fn(&str, &str) -> bool) -> bool {
     if list.len() > limits::COMPARED_RULES || list.iter().any(|entry| excluded(entry).is_some()) {
         return list == other;

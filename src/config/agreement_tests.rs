@@ -184,7 +184,7 @@ fn valid() -> Vec<String> {
 }
 
 thread_local! {
-    /// Of the thread, so that the folders are removed when its test ends.
+    /// One per thread: the folders are removed when the thread's test ends.
     static PLACES: Rc<(Place, Loaded, [Place; 2])> = {
         let place = Place::new();
         let good = place.load(&valid());

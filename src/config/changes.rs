@@ -31,7 +31,8 @@ pub(crate) struct ChangedKey {
     pub effect: Effect,
 }
 
-/// The keys whose values differ, in order, and then the sections. A key that is set to its default counts as unchanged.
+/// The keys whose values differ, in order, and then the sections. A key that is set to its default
+/// counts as unchanged.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],
@@ -134,7 +135,8 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, formatted like [`settings`]. `[plugin."*"]` may change the default of a plugin's key.
+/// The default, formatted like [`settings`]. `[plugin."*"]` may change the default of a plugin's
+/// key.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;
@@ -254,7 +256,7 @@ mod tests {
     #[test]
     fn a_reload_applies_all_values_that_need_no_restart() {
         let (running, mut seen) = (Config::default(), 0);
-        // The one has too many values, the other a single one.
+        // `runtime` accepts several of the values below, `nri.run_pod_after` only its default.
         let others = ["runtime", "nri.run_pod_after"];
         let is_plain = |key: &&Key| !key.path.contains('*') && !others.contains(&key.path);
         for key in KEYS.iter().filter(is_plain) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of keys: name, default, meaning, and setter. Parsing, `docs/config.md` and the suggestions for unknown
-//! keys are derived from it. It reads no file.
+//! The table of keys: name, default, meaning, and setter. Parsing, `docs/config.md` and the
+//! suggestions for unknown keys are derived from it. It reads no file.
 
 use std::path::PathBuf;
 
@@ -54,7 +54,8 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Returns the name in place of this key's `*` in `path` (empty without one); `None` when `path` is another key.
+    /// Returns the name in place of this key's `*` in `path` (empty without one); `None` when
+    /// `path` is another key.
     pub(super) fn name_in<'p>(&self, path: &'p [String]) -> Option<&'p str> {
         let mut parts = self.path.split('.');
         let mut name = "";
@@ -347,8 +348,8 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
 /// The keys that exist only in test builds.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys. A key is below
-/// the first heading with a matching prefix.
+/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys.
+/// A key is below the first heading with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),

@@ -42,7 +42,8 @@ pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     if is_protecting(dotted) { Consequence::RefusesCreates } else { Consequence::Ignored }
 }
 
-/// The consequence of an unknown section or list of tables, or of a key in it: it may be a misspelled protecting one.
+/// The consequence of an unknown section or list of tables, or of a key in it: it may be a
+/// misspelled protecting one.
 pub(super) fn of_unknown_table(dotted: &str) -> Consequence {
     of_unknown_key(dotted).max(Consequence::RefusesCreates)
 }

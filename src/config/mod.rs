@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loads the configuration. The table in `keys.rs` has each key with its default, meaning and parser; `docs/config.md`
-//! is generated from it.
+//! Loads the configuration. The table in `keys.rs` has each key with its default, meaning and
+//! parser; `docs/config.md` is generated from it.
 //!
 //! Every process reads the files only through this module: a wrapper, the daemon at its start and
 //! at a reload, `check`. If the files have an error that makes a reload fail, all of them use the
@@ -72,7 +72,8 @@ use snapshot::Snapshot;
 pub(crate) const DEFAULT_FILE: &str = "/etc/nri-runc/config.toml";
 /// The folder of further files, read after the main one in name order.
 pub(crate) const DEFAULT_DROP_INS: &str = "/etc/nri-runc/config.d";
-/// The variable that names the only file to read; for tests, and for running beside an installed copy.
+/// The variable that names the only file to read; for tests, and for running beside an installed
+/// copy.
 pub(crate) const FILE_VARIABLE: &str = "NRI_RUNC_CONFIG";
 /// The daemon's copy of its last valid configuration, in the run directory.
 pub(crate) const SNAPSHOT: &str = "config.good.toml";
@@ -90,13 +91,14 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// The files that were read, in order, with their text.
     pub files: Files,
-    /// The files from which `config` was read, if they are not the ones on disk: the last valid configuration.
+    /// The files from which `config` was read, if they are not the ones on disk: the last valid
+    /// configuration.
     last_good: Option<Files>,
     /// Files in the drop-in directory that are not named `*.toml`.
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
-    /// The defaults of a user's daemon, if these are its files.
+    /// The defaults of a user's daemon, if the files are those of a user's daemon.
     user: Option<Box<Config>>,
     /// For a user's daemon, the paths of root's configuration.
     paths_of_root: Vec<PathBuf>,
@@ -153,7 +155,8 @@ impl Loaded {
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
-    /// For a user's daemon, the runtimes of root's configuration, as a file that is read before the user's.
+    /// For a user's daemon, the runtimes of root's configuration, as a file that is read before the
+    /// user's.
     pub(crate) fn of_root(&self) -> Files {
         let user = self.user.iter();
         user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
@@ -214,8 +217,8 @@ impl Loaded {
         self
     }
 
-    /// Returns the settings without the rules, if the daemon has read these files and their rules are valid. Only the
-    /// daemon needs the rules, and a node may have thousands.
+    /// Returns the settings without the rules, if the daemon has read these files and their rules
+    /// are valid. Only the daemon needs the rules, and a node may have thousands.
     fn without_rules(&self) -> Option<Box<Config>> {
         let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
         if !has_rules || !self.problems.is_empty() || self.user.is_some() {
@@ -274,8 +277,9 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    // Users cannot read the run directory of root's daemon. For them the readable part of
-                    // the files applies, unless it may name another runtime than the one in force.
+                    // Users cannot read the run directory of root's daemon. For them the readable
+                    // part of the files applies, unless it may name another runtime than the one in
+                    // force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
                     if !is_hidden || self.user.is_some() || self.is_unreliable {
                         self.unknown = Some(unknown);
@@ -303,9 +307,10 @@ impl Loaded {
     }
 }
 
-/// Reads the configuration: the file `only` (from `--config` or the environment), else the default files.
-/// Never fails: if the files have an error, returns the last valid configuration; without one, returns the
-/// readable part of the files, with `Config::protection_error` set if that makes creates fail.
+/// Reads the configuration: the file `only` (from `--config` or the environment), else the default
+/// files. Never fails: if the files have an error, returns the last valid configuration; without
+/// one, returns the readable part of the files, with `Config::protection_error` set if that makes
+/// creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }
@@ -374,8 +379,8 @@ pub fn problems(text: &str) -> Vec<String> {
     problems.into_iter().map(|problem| problem.text).collect()
 }
 
-/// The configuration of this process: from the file named in the environment, else the one beside the executable, else
-/// the default ones.
+/// The configuration of this process: from the file named in the environment, else the one beside
+/// the executable, else the default ones.
 pub(crate) fn load_for_this_process() -> Loaded {
     load(file_of_this_process().as_deref())
 }
@@ -417,7 +422,8 @@ pub(crate) fn of_own_daemon(node: &Config) -> Result<Option<Box<Config>>> {
     }))
 }
 
-/// Like [`load_for_this_process`], for a process that becomes the configured runtime and needs no rules.
+/// Like [`load_for_this_process`], for a process that becomes the configured runtime and needs no
+/// rules.
 ///
 /// # Errors
 /// Fails if the settings in force are unknown.
@@ -428,8 +434,8 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     })
 }
 
-/// `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and containerd's shim pass no
-/// environment that could name a file.
+/// `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and
+/// containerd's shim pass no environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
     // The kernel appends this to the path of a file that was replaced, as an upgrade does while a

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Line and column of any offset in a text, without reading the text from its start each time. Pure.
+//! Line and column of any offset in a text, without reading the text from its start each time.
+//! Pure.
 
 use std::cell::OnceCell;
 

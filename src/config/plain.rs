@@ -58,7 +58,8 @@ struct PlainTable {
 fn read(text: &str, left_out: Option<&str>) -> Option<PlainFile> {
     // Carriage returns and other control characters are left to the parser.
     let is_odd = |byte: u8| (byte < b' ' && byte != b'\n' && byte != b'\t') || byte == 0x7f;
-    // Tables that are left out are not parsed, so a line of a multi-line string could look like a header.
+    // Tables that are left out are not parsed, so a line of a multi-line string could look like a
+    // header.
     let is_longer = || ["\"\"\"", "'''"].iter().any(|quotes| text.contains(quotes));
     if text.bytes().any(is_odd) || (left_out.is_some() && is_longer()) {
         return None;

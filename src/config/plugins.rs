@@ -33,7 +33,8 @@ pub struct PluginSettings {
     pub evict: Evict,
     /// The processes that may connect under the plugin's name; empty means any.
     pub from: Vec<PluginOrigin>,
-    /// The processes that may connect under the plugin's name while a file has that name.
+    /// The processes that may connect under the plugin's name while a pre-installed file has that
+    /// name.
     pub displace: Displace,
     /// Patterns of annotations that the plugin may set although runtimes act on them.
     pub runtime_annotations: Vec<String>,

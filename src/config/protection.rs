@@ -20,10 +20,11 @@ use super::settings::{Config, OnFailure, RootlessPolicy};
 pub struct Protection {
     /// The protection as a clause: "plugin policy is required".
     pub what: String,
-    /// The plugin, if the protection only requires it to be connected. A pod that is exempt from required plugins
-    /// needs no daemon.
+    /// The plugin, if the protection only requires it to be connected. A pod that is exempt from
+    /// required plugins needs no daemon.
     pub required: Option<String>,
-    /// The promise, if the protection is one. A container to which it does not apply needs no daemon.
+    /// The promise, if the protection is one. A container to which it does not apply needs no
+    /// daemon.
     pub promise: Option<PromiseSection>,
 }
 

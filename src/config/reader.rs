@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads one configuration file with the TOML parser and the table of keys: its values, and its errors with line and
-//! column. Only invalid TOML stops it before the end of the file.
+//! Reads one configuration file with the TOML parser and the table of keys: its values, and its
+//! errors with line and column. Only invalid TOML stops it before the end of the file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,7 +52,8 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The offset and name of the first header `[runtime.NAME]`, as earlier versions spelled `[instance.NAME]`.
+/// The offset and name of the first header `[runtime.NAME]`, as earlier versions spelled
+/// `[instance.NAME]`.
 fn old_instance(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
     for line in text.split_inclusive('\n') {

@@ -16,7 +16,8 @@ use crate::presence::{self, IfThere};
 
 use super::settings::RootlessPolicy;
 
-/// Reads the policy. The file may be a link: rootless Docker's `/run` consists of links to the host's files.
+/// Reads the policy. The file may be a link: rootless Docker's `/run` consists of links to the
+/// host's files.
 ///
 /// # Errors
 /// Fails if the file exists and is unreadable or has neither value.

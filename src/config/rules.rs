@@ -105,7 +105,8 @@ fn read_truth(value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| "expected true or false".into())
 }
 
-/// Parses names of fields. An empty list is refused, because it could be read as everything or as nothing.
+/// Parses names of fields. An empty list is refused, because it could be read as everything or as
+/// nothing.
 fn read_rights(value: &Value) -> Result<Vec<String>, Mistake> {
     let names = read_texts(value)?;
     if names.is_empty() {

@@ -126,7 +126,8 @@ pub(super) fn check_patterns<'e>(entries: impl Iterator<Item = &'e str>) -> Resu
     Ok(())
 }
 
-/// Parses patterns of engines' names, and refuses one that matches no engine, because it would never apply.
+/// Parses patterns of engines' names, and refuses one that matches no engine, because it would
+/// never apply.
 fn read_engines(value: &Value) -> Result<Vec<String>, Mistake> {
     let patterns = read_patterns(value)?;
     for entry in &patterns {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The settings as types, with their defaults and the paths that follow from them. The table in `keys.rs` sets them and
-//! documents each. Nothing here reads a file.
+//! The settings as types, with their defaults and the paths that follow from them. The table in
+//! `keys.rs` sets them and documents each. Nothing here reads a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -35,7 +35,8 @@ named! {
         Fail => "fail",
     }
 
-    /// The policy for a container whose creator is not the host's root, by its name in the policy file.
+    /// The policy for a container whose creator is not the host's root, by its name in the policy
+    /// file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum RootlessPolicy {
         /// The container is created without plugins.
@@ -215,7 +216,8 @@ pub struct Config {
     pub debug_fault: String,
     /// [`SILENCE`], unless a test sets another value.
     pub debug_silence: Duration,
-    /// The error in a protecting setting: `FILE:LINE:COLUMN: mistake`. Creates then fail, except in exempt namespaces.
+    /// The error in a protecting setting: `FILE:LINE:COLUMN: mistake`. Creates then fail, except in
+    /// exempt namespaces.
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
     /// Interval at which records are compared with the files that they describe.
@@ -334,7 +336,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Keeps those values of `running` that only a daemon start changes; returns whether any differs.
+    /// Keeps those values of `running` that only a daemon start changes; returns whether any
+    /// differs.
     pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
         let wanted = self.clone();
         self.run_dir.clone_from(&running.run_dir);
@@ -411,8 +414,8 @@ impl Config {
         self.run_dir.join("daemon.lock")
     }
 
-    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It contains the time at
-    /// which the re-execution began, in nanoseconds of the monotonic clock.
+    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It
+    /// contains the time at which the re-execution began, in nanoseconds of the monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }
@@ -433,8 +436,8 @@ impl Config {
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// The path of a file that exists while commands pass through, and then until a daemon has handled those
-    /// commands.
+    /// The path of a file that exists while commands pass through, and then until a daemon has
+    /// handled those commands.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }
@@ -455,12 +458,13 @@ pub struct Problem {
 pub enum Consequence {
     /// A reload and a start ignore the key, which does not exist and protects nothing.
     Ignored,
-    /// A reload fails. A start uses the last valid configuration; without one, it ignores only this value.
+    /// A reload fails. A start uses the last valid configuration; without one, it ignores only this
+    /// value.
     KeepsLast,
     /// In addition, a start makes creates fail, because something may be permitted that the
     /// operator meant to forbid.
     RefusesCreates,
-    /// If there is no last valid configuration, a start uses no value from the files: they are unreadable, or may
-    /// name another runtime than the operator meant.
+    /// If there is no last valid configuration, a start uses no value from the files: they are
+    /// unreadable, or may name another runtime than the operator meant.
     UsesNoFile,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of nested values: the members of a table, and the form of each. A value of the right form is
-//! converted to JSON; each mistake is reported with its position. Nothing here reads a file.
+//! The form of nested values: the members of a table, and the form of each. A value of the right
+//! form is converted to JSON; each mistake is reported with its position. Nothing here reads a
+//! file.
 
 use serde_json::{Map, Value as Json};
 use toml_edit::{ArrayOfTables, Item, TableLike, Value};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last valid configuration, as the daemon stores it in the run directory: the concatenated text of its files. It
-//! is read if the files on disk have an error that makes a reload fail. Nothing here writes it.
+//! The last valid configuration, as the daemon stores it in the run directory: the concatenated
+//! text of its files. It is read if the files on disk have an error that makes a reload fail.
+//! Nothing here writes it.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
     rest.is_some_and(<[u8]>::is_empty)
 }
 
-/// Reads the snapshot in `run_dir` over the values of `config`; `None` if it is missing or not text.
+/// Reads the snapshot in `run_dir` over the values of `config`; `None` if it is missing or not
+/// text.
 ///
 /// # Errors
 /// Fails when the snapshot cannot be read.
@@ -60,8 +62,8 @@ pub(super) fn read(run_dir: &Path, mut config: Box<Config>) -> Result<Option<Sna
     for (path, text) in &files {
         reader::apply(&mut config, &path.display().to_string(), text, &mut ignored);
     }
-    // A new `run_dir` in the files applies at the daemon's next start; until then the daemon uses the directory that
-    // has this snapshot.
+    // A new `run_dir` in the files applies at the daemon's next start; until then the daemon uses
+    // the directory that has this snapshot.
     run_dir.clone_into(&mut config.run_dir);
     Ok(Some(Snapshot { config, files }))
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon of an unprivileged user: the paths of its files, and its defaults. Only
-//! properties of this process decide whether it belongs to an unprivileged user, or to root in a user
-//! namespace. For the host's root, nothing here applies. A folder that another user could have made is never used.
+//! The daemon of an unprivileged user: the paths of its files, and its defaults. Only properties of
+//! this process decide whether it belongs to an unprivileged user, or to root in a user namespace.
+//! For the host's root, nothing here applies. A folder that another user could have made is never
+//! used.
 
 use std::path::{Path, PathBuf};
 
@@ -29,7 +30,8 @@ pub(crate) fn is_in_user_namespace() -> bool {
     })
 }
 
-/// The folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's root has none.
+/// The folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's root has
+/// none.
 fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
@@ -81,8 +83,9 @@ pub(super) fn runtimes(node: &Config) -> String {
     file.to_string()
 }
 
-/// Resets the settings that the file of a user's daemon cannot change: wrappers must find the run directory
-/// without reading the file, and a wrapper in a user namespace must not start the daemon inside of it.
+/// Resets the settings that the file of a user's daemon cannot change: wrappers must find the run
+/// directory without reading the file, and a wrapper in a user namespace must not start the daemon
+/// inside of it.
 pub(super) fn fix(config: &mut Config, run_dir: &Path) {
     run_dir.clone_into(&mut config.run_dir);
     config.autostart = false;
@@ -128,7 +131,7 @@ mod tests {
         let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
         assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
         assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
-        // As if a variable named the user's file as root's configuration.
+        // A variable that names the user's file as root's configuration changes nothing.
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());

@@ -18,9 +18,9 @@ use super::{
     Wire, WouldInject,
 };
 
-/// Defines a record of parts, its parts, and [`OnDisk`], in which the members of all parts are on one
-/// level: serde reads flattened parts at half the speed, and a starting daemon reads thousands of
-/// records.
+/// Defines a record of parts, its parts, and [`OnDisk`], in which the members of all parts are on
+/// one level: serde reads flattened parts at half the speed, and a starting daemon reads thousands
+/// of records.
 macro_rules! record {
     (
         $(#[$about:meta])*
@@ -89,7 +89,8 @@ record! {
         /// The namespace of its pod, for the same reason.
         #[serde(default)]
         pub pod_namespace: String,
-        /// Whether the container is its pod's infrastructure container, about which no container event is sent.
+        /// Whether the container is its pod's infrastructure container, about which no container
+        /// event is sent.
         pub is_sandbox: bool,
         /// The engine.
         pub(crate) engine: EngineName,
@@ -109,7 +110,8 @@ record! {
         /// plugins' changes are then unknown.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub is_found: bool,
-        /// Whether the plain runtime made it, so that none of its commands reaches the daemon (D65).
+        /// Whether the plain runtime made it, so that none of its commands reaches the daemon
+        /// (D65).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         pub by_plain_runtime: bool,
         /// Members that a newer version wrote.
@@ -138,7 +140,8 @@ record! {
     process: pub struct Process {
         /// PID of the init process, once known.
         pub init_pid: Option<u32>,
-        /// Init's start time in clock ticks since boot, which distinguishes it from a later process of that PID.
+        /// Init's start time in clock ticks since boot, which distinguishes it from a later process
+        /// of that PID.
         pub init_start: Option<u64>,
         /// When the runtime created it.
         #[serde(default, with = "zero_for_none")]
@@ -244,7 +247,8 @@ impl Container {
         self.outcome.refused_at = Some(at);
     }
 
-    /// Whether the runtime made it. If the creation failed, an earlier container of its ID may still exist.
+    /// Whether the runtime made it. If the creation failed, an earlier container of its ID may
+    /// still exist.
     pub fn was_made(&self) -> bool {
         self.process.init_pid.is_some() || self.process.started_at.is_some()
     }

@@ -96,7 +96,8 @@ impl RecordFolders {
         }
     }
 
-    /// Removes a file, or if that fails, leaves it to [`remove_what_is_left`](Self::remove_what_is_left).
+    /// Removes a file, or if that fails, leaves it to
+    /// [`remove_what_is_left`](Self::remove_what_is_left).
     fn remove(&self, kind: &'static str, name: &str) {
         if files::try_remove_at(self.folder(kind), name).is_err() {
             self.unremoved.borrow_mut().insert((kind, name.to_owned()));
@@ -330,8 +331,9 @@ fn load_containers(
     Ok(containers)
 }
 
-/// Removes kept documents that no container names, because the daemon was killed in between. While the directory of
-/// unusable records is not empty, all documents stay, because such a record may name one.
+/// Removes kept documents that no container names, because the daemon was killed in between. While
+/// the directory of unusable records is not empty, all documents stay, because such a record may
+/// name one.
 fn sweep(dir: &Path, containers: &[Container]) {
     // If that directory cannot be listed, it counts as not empty.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
@@ -477,8 +479,8 @@ pub(super) mod tests {
         let on_disk: serde_json::Value = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_value(&record).unwrap(), on_disk);
         assert_eq!(record.unknown.keys().collect::<Vec<_>>(), ["newer"]);
-        // The file has each member, and none with its default. (Of members that are not always
-        // written, only the form is proven.)
+        // The file has every member that is always written, none with its default value. Of the
+        // other members, only the form is compared.
         let [whole, empty] =
             [record, Container::default()].map(|c| serde_json::to_value(c).unwrap());
         let same =

@@ -124,7 +124,8 @@ pub struct Pod {
     /// Why the pod was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not asked.
+    /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not
+    /// asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// The promises about the whole pod, at RunPodSandbox.
@@ -133,8 +134,8 @@ pub struct Pod {
     /// Kubelet's allocations to its containers, if a promise depends on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<PodAllocations>,
-    /// The contents of its cgroup's limit files, as plugins know them, by name. Empty if the pod's cgroup is not
-    /// kubelet's.
+    /// The contents of its cgroup's limit files, as plugins know them, by name. Empty if the pod's
+    /// cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
     /// The limits that a process other than kubelet has written.

@@ -38,7 +38,8 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// Separates the verb of a command that bypassed the daemon from the reason why the daemon was unavailable.
+/// Separates the verb of a command that bypassed the daemon from the reason why the daemon was
+/// unavailable.
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {

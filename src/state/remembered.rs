@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removed records that `explain` still shows. The latest stay as they are. Older ones resemble each other, so they
-//! are compressed together: a few hundred bytes each instead of several KB.
+//! Removed records that `explain` still shows. The latest stay as they are. Older ones resemble
+//! each other, so they are compressed together: a few hundred bytes each instead of several KB.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -124,8 +124,8 @@ impl<T: Identified> Remembered<T> {
         records.find(is_it).map(Cow::Owned)
     }
 
-    /// All records that may contain `text` in one of their strings, oldest first; the latest records are always among
-    /// them.
+    /// All records that may contain `text` in one of their strings, oldest first; the latest
+    /// records are always among them.
     pub(super) fn containing<'s>(
         &'s self,
         text: &'s str,

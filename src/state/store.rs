@@ -46,7 +46,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`, with this boot's earlier records. The second value has a line for each unusable file.
+    /// Opens the store in `dir`, with this boot's earlier records. The second value has a line for
+    /// each unusable file.
     ///
     /// # Errors
     /// Fails when the directory cannot be created, or a record in it is unreadable now.
@@ -112,8 +113,8 @@ impl Store {
         Ok(has_stamp && self.folders.are_at(&self.dir)?)
     }
 
-    /// Creates missing folders again, and writes every record to them. The engines' documents were lost with the old
-    /// folders.
+    /// Creates missing folders again, and writes every record to them. The engines' documents were
+    /// lost with the old folders.
     ///
     /// # Errors
     /// Fails when a write fails.
@@ -121,7 +122,7 @@ impl Store {
         self.folders = RecordFolders::open(&self.dir)?;
         self.unwritten = self.containers.keys().map(|key| ContainerKey::clone(key)).collect();
         self.unwritten_pods = self.pods.keys().cloned().collect();
-        // Of several with one ID, the newest is written last.
+        // The newest of several records with one ID is written last.
         let gone = self.gone.containing("");
         for container in gone.filter(|gone| gone.was_made() && self.is_kept(&gone.key)) {
             self.folders.write_kept(&container)?;
@@ -203,8 +204,8 @@ impl Store {
         self.gone.containing(text)
     }
 
-    /// The newest removed or refused container of this key that `is_meant` accepts. A kept record that is no longer in
-    /// memory is read from disk.
+    /// The newest removed or refused container of this key that `is_meant` accepts. A kept record
+    /// that is no longer in memory is read from disk.
     pub fn newest_gone(
         &self,
         key: &ContainerKey,
@@ -267,7 +268,8 @@ impl Store {
         self.containers.insert(key, Rc::new(container));
     }
 
-    /// Changes a record, on disk first. An unknown key is ignored: its container was removed meanwhile.
+    /// Changes a record, on disk first. An unknown key is ignored: its container was removed
+    /// meanwhile.
     ///
     /// # Errors
     /// Fails when the write fails; memory is then unchanged.
@@ -302,7 +304,8 @@ impl Store {
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
-        // Pods first, so that a daemon that is killed in between leaves no container without its pod.
+        // Pods first, so that a daemon that is killed in between leaves no container without its
+        // pod.
         self.unwritten_pods.retain(|id| {
             let Some(pod) = pods.get(id) else { return false };
             refusals.len() >= REFUSALS
@@ -317,7 +320,8 @@ impl Store {
         refusals.into_iter().next().map_or(removed, Err)
     }
 
-    /// Whether the removal of a file failed; [`write_what_is_not`](Self::write_what_is_not) retries it.
+    /// Whether the removal of a file failed; [`write_what_is_not`](Self::write_what_is_not) retries
+    /// it.
     pub fn has_leftovers(&self) -> bool {
         self.folders.has_leftovers()
     }
@@ -379,7 +383,8 @@ impl Store {
         self.folders.write_kept(container)
     }
 
-    /// Removes the oldest kept records until their number and bytes are within these limits; never the newest.
+    /// Removes the oldest kept records until their number and bytes are within these limits; never
+    /// the newest.
     fn drop_oldest_kept(&mut self, most: usize, bytes: usize) {
         let mut total: usize = self.kept.iter().map(|(_, size)| size).sum();
         while self.kept.len() > most || total > bytes && self.kept.len() > 1 {
@@ -482,7 +487,8 @@ fn drop_unexplained(container: &mut Container) {
     container.outcome.skipped.shrink_to_fit();
 }
 
-/// Writes a container's mark and its record. The mark comes first, so that every record that is found has its mark.
+/// Writes a container's mark and its record. The mark comes first, so that every record that is
+/// found has its mark.
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
     folders.write_mark(container)?;
     folders.write_container(container)

@@ -14,7 +14,8 @@ use crate::formats::protobuf;
 pub struct Wire(pub Arc<[u8]>);
 
 impl Wire {
-    /// Returns the message without these top-level fields; a malformed message is returned unchanged.
+    /// Returns the message without these top-level fields; a malformed message is returned
+    /// unchanged.
     pub fn without(bytes: &[u8], fields: &[u64]) -> Self {
         let mut kept = Vec::with_capacity(bytes.len());
         for field in protobuf::fields(bytes) {
@@ -91,7 +92,8 @@ const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Converted in place: a message may have megabytes, and is written several times in a container's life.
+        // Converted in place: a message may have megabytes, and is written several times in a
+        // container's life.
         let mut text = vec![0; self.0.len() * 2];
         for (pair, byte) in text.chunks_exact_mut(2).zip(&*self.0) {
             let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];

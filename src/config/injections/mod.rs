@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[inject]]`: values that are set in selected containers without a plugin (decisions D49, D59). The table has each
-//! key with its default, meaning and form; `docs/config.md` is generated from it.
+//! `[[inject]]`: values that are set in selected containers without a plugin (decisions D49, D59).
+//! The table has each key with its default, meaning and form; `docs/config.md` is generated from
+//! it.
 //!
 //! A section with a mistake is ignored as a whole, because a part of it could apply to pods for
 //! which it was not meant. Only a section that refuses containers protects, so only its mistakes
@@ -107,7 +108,7 @@ struct InjectionKey {
     form: Form,
 }
 
-/// Defines the keys of an injection: a name, its default as TOML, what it means, and how it is read.
+/// Defines the keys of an injection: name, default as TOML, meaning, and parser.
 macro_rules! injection_keys {
     ($($name:literal = $default:literal, $meaning:literal, $form:expr;)*) => {
         static INJECTION_KEYS: &[InjectionKey] = &[$(InjectionKey {
@@ -180,7 +181,8 @@ fn is_acted_on(key: &str) -> bool {
     })
 }
 
-/// Reads the injections of one file into the configuration; `place` returns the `FILE:LINE` of an offset.
+/// Reads the injections of one file into the configuration; `place` returns the `FILE:LINE` of an
+/// offset.
 pub(super) fn read_list(
     config: &mut Config,
     tables: &ArrayOfTables,

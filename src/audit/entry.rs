@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::named::named;
 
 named! {
-    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the lines.
+    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the
+    /// lines.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "snake_case")]

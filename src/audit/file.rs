@@ -244,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_whole_lines() {
-        // /dev/full is not a regular file, and a limit of this process would affect all other tests.
+        // /dev/full is not a regular file, and a limit of this process would affect all other
+        // tests.
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 1000, 2);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Formats an entry as a line: JSON in ASCII, with a maximum length. Names, reasons and values come from
-//! tenants and plugins, so they are escaped: none can end the line, begin another or control a terminal.
+//! Formats an entry as a line: JSON in ASCII, with a maximum length. Names, reasons and values come
+//! from tenants and plugins, so they are escaped: none can end the line, begin another or control a
+//! terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

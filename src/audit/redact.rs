@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hides the values of environment variables of the process and of hooks (D27). Operators read the rest on
-//! the node; an archive leaves it, so `admin/sysdump/redact.rs` also hides what only looks like a secret.
+//! Hides the values of environment variables of the process and of hooks (D27). Operators read the
+//! rest on the node; an archive leaves it, so `admin/sysdump/redact.rs` also hides what only looks
+//! like a secret.
 
 use serde_json::Value;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Searches the audit log: passes the lines that an operator requests, from its files, oldest first.
+//! Searches the audit log: passes the lines that an operator requests, from its files, oldest
+//! first.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,7 +20,8 @@ use crate::text::rfc3339_nanos;
 use super::entry::AuditSubject;
 use super::file::rotated;
 
-/// A line of the audit log or of the event stream as commands read it. A member that the line does not have is empty.
+/// A line of the audit log or of the event stream as commands read it. A member that the line does
+/// not have is empty.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct LoggedLine {
@@ -111,13 +113,14 @@ fn begins(id: &str, wanted: &str) -> bool {
     !wanted.is_empty() && id.starts_with(wanted)
 }
 
-/// Returns a time in a form that compares as text: `Z` would sort after a fraction of the same second.
+/// Returns a time in a form that compares as text: `Z` would sort after a fraction of the same
+/// second.
 fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }
 
-/// Parses an operator's time: an age such as `90s` or `2h`, or a UTC time or its beginning, such as `2026-11-22` or
-/// `2026-11-22T10:15:00Z`. `None` if it is neither.
+/// Parses an operator's time: an age such as `90s` or `2h`, or a UTC time or its beginning, such as
+/// `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
 pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     let age = match text.strip_suffix('d').map(str::parse::<u32>) {
         Some(Ok(days)) => Some(std::time::Duration::from_secs(u64::from(days) * 86_400)),
@@ -139,8 +142,9 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
 }
 
-/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that a file
-/// that is rotated meanwhile is read twice instead of missed. During a rotation one number is free.
+/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that
+/// a file that is rotated meanwhile is read twice instead of missed. During a rotation one number
+/// is free.
 ///
 /// # Errors
 /// Fails when a file is unreadable, or none exists.
@@ -171,7 +175,8 @@ pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Passes the lines that the filter admits to `found`; returns the number of lines that cannot be parsed.
+/// Passes the lines that the filter admits to `found`; returns the number of lines that cannot be
+/// parsed.
 ///
 /// # Errors
 /// Fails when a read fails, or `found` does.

@@ -61,7 +61,8 @@ impl AuditTail {
                 }
                 continue;
             }
-            // An unfinished line is read again once it is complete, because the daemon may also cut it off.
+            // An unfinished line is read again once it is complete, because the daemon may also cut
+            // it off.
             let back = i64::try_from(unfinished).unwrap_or_default();
             file.seek(SeekFrom::Current(-back)).doing(reading)?;
             bytes.truncate(whole);
@@ -82,7 +83,8 @@ impl AuditTail {
         }
     }
 
-    /// Whether lines may be missing since the last call, because files were removed before they were read.
+    /// Whether lines may be missing since the last call, because files were removed before they
+    /// were read.
     pub(crate) fn take_gap(&mut self) -> bool {
         std::mem::take(&mut self.may_have_missed)
     }
@@ -137,7 +139,8 @@ impl AuditTail {
         let of_each: Vec<Metadata> =
             newer.iter().map(File::metadata).collect::<std::io::Result<_>>()?;
         let first = of_each.iter().position(is_open).map(|open| open + 1).unwrap_or_else(|| {
-            // The open file was removed. Files that were rotated before it were also written before it.
+            // The open file was removed. Files that were rotated before it were also written before
+            // it.
             let written = |file: &Metadata| (file.mtime(), file.mtime_nsec());
             let first = of_each.iter().position(|file| written(file) >= written(open));
             let first = first.unwrap_or(of_each.len());

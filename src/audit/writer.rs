@@ -161,8 +161,8 @@ impl AuditLog {
         }
     }
 
-    /// Takes the failure that `status` does not show yet, if any. A failure is recorded each time writing begins to
-    /// fail.
+    /// Takes the failure that `status` does not show yet, if any. A failure is recorded each time
+    /// writing begins to fail.
     pub(crate) fn new_failure(&self) -> Option<String> {
         self.counts.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

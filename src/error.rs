@@ -40,7 +40,8 @@ pub struct Error {
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
-    /// The plugin, field and rule, for failure lists and the audit log. Boxed to keep results small.
+    /// The plugin, field and rule, for failure lists and the audit log. Boxed to keep results
+    /// small.
     origin: Option<Box<Origin>>,
     /// The operating system's error that caused the failure; 0 for none.
     os: i32,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads and replaces files; leaves no partial file, and follows links only where a function says so.
+//! Reads and replaces files; leaves no partial file, and follows links only where documented.
 //!
 //! Everything below a directory that another user owns is opened relative to a directory
 //! descriptor, never by path or through a symbolic link (the reason is CVE-2024-45310). Files are
 //! never truncated in place, because an engine, a hook or nri-runc may be reading them.
 //!
-//! Only this module reads files: regular ones, up to the caller's limit (D54), and without blocking (D53).
+//! Only this module reads files: regular ones, up to a limit (D54), and without blocking (D53).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -145,8 +145,8 @@ fn label_of(fd: impl AsFd) -> Option<Vec<u8>> {
     Some(label)
 }
 
-/// Writes `bytes` to the new file `name` in `dir` with mode, owner and label of `like`; returns its inode. A partly
-/// written file is removed.
+/// Writes the new file `name` in `dir` with mode, owner and label of `like`; returns its inode. A
+/// partly written file is removed.
 ///
 /// # Errors
 /// Fails when the name is taken, or the file system refuses.
@@ -217,8 +217,8 @@ pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
-/// Puts the file `new` in place of `name` in one step, both in `dir` (decision D1). Afterwards the former file is named
-/// `new`, so a second exchange reverts the first.
+/// Exchanges the files `new` and `name` of `dir` in one step (decision D1): the former file is then
+/// named `new`, so a second exchange reverts the first.
 ///
 /// # Errors
 /// Fails when the file system refuses; `name` is unchanged then.
@@ -273,8 +273,8 @@ pub(crate) fn write_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()> {
     File::from(fd).write_all(bytes).doing(|| format!("writing {name}"))
 }
 
-/// Replaces or creates the file `name` in `dir` in one step, otherwise like [`write_at`]. Each file has one temporary
-/// name, so only one process may write in `dir`.
+/// Replaces or creates the file `name` in `dir` in one step, otherwise like [`write_at`]. A file
+/// has one temporary name, so only one process may write in `dir`.
 ///
 /// # Errors
 /// Fails when the directory is gone, full or read-only; the old file is intact then.
@@ -333,8 +333,8 @@ fn not_regular() -> io::Error {
     io::Error::other("it is not a regular file")
 }
 
-/// Opens the regular file at `path` to read it. Links are followed, because operators use them in `/etc` and the kernel
-/// in its file systems.
+/// Opens the regular file at `path` to read it. Links are followed, because operators use them in
+/// `/etc` and the kernel in its file systems.
 ///
 /// # Errors
 /// Fails when it is missing, unreadable or not a regular file.
@@ -386,7 +386,8 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// Reads a file of `/proc` or of a cgroup with three system calls: the kernel returns the whole file in one read.
+/// Reads a file of `/proc` or of a cgroup with three system calls: the kernel returns it in one
+/// read.
 ///
 /// # Errors
 /// As [`read`], and when it does not fit the buffer.

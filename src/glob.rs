@@ -55,7 +55,8 @@ pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Matches one character with the pattern at `at`; returns the position after the part that matched.
+/// Matches one character with the pattern at `at`; returns the position after the part that
+/// matched.
 fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),

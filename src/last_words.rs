@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last output of a daemon that a wrapper started: its standard error, in a file of the run directory. A daemon
-//! prints only a failure to start, or a panic.
+//! The last output of a daemon that a wrapper started: its standard error, in a file of the run
+//! directory. A daemon prints only a failure to start, or a panic.
 //!
 //! The next start sets the file aside, and the next daemon reports its content as a failure.
 

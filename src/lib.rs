@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! nri-runc: an OCI runtime wrapper that consults NRI plugins, then becomes the real runtime.
 //!
-//! The library exists for the nri-runc binary, sample plugins, tests and benches; its API is not stable.
-//! Start reading at `ARCHITECTURE.md`.
+//! The library exists for the nri-runc binary, sample plugins, tests and benches; its API is not
+//! stable. Start reading at `ARCHITECTURE.md`.
 
 mod accept;
 /// `nri-runc nri VERB`, for operators.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Defines a limit for every input whose length a tenant, a plugin or an engine chooses (D54); each applies where the
-//! input enters. A longer text is cut and its length is stated; a longer identity, or list that protects containers,
-//! is refused. `tests/tidy/limits.rs` finds limits that are defined elsewhere.
+//! Defines a limit for every input whose length a tenant, a plugin or an engine chooses (D54); each
+//! applies where the input enters. A longer text is cut and its length is stated; a longer
+//! identity, or list that protects containers, is refused. `tests/tidy/limits.rs` finds limits that
+//! are defined elsewhere.
 //!
-//! The crates can be used without this program, so each defines its limits itself: `nri-api` for a plugin's name,
-//! `nri-transport` for a plugin's messages and their queues, `nri-adaptation` for a response's entries and the plugins
-//! that a pod may require, `oci-document` for the edited document.
+//! The crates can be used without this program, so each defines its limits itself: `nri-api` for a
+//! plugin's name, `nri-transport` for a plugin's messages and their queues, `nri-adaptation` for a
+//! response's entries and the plugins that a pod may require, `oci-document` for the edited
+//! document.
 
 pub(crate) use nri_api::text::{cut, split};
 
@@ -14,44 +16,50 @@ use crate::text::counted;
 /// Number of connected plugins, because each event waits for all of them; NRI's benchmark has ten.
 /// Pre-installed and configured plugins are never refused for this limit.
 pub(crate) const PLUGINS: usize = 128;
-/// Annotations of one container. Each costs some 10 µs when the container is created and again when it ends. Kubernetes
-/// limits only their total length, to 256 KiB, which allows 80,000.
+/// Annotations of one container. Each costs some 10 µs when the container is created and again when
+/// it ends. Kubernetes limits only their total length, to 256 KiB, which allows 80,000.
 pub(crate) const ANNOTATIONS: usize = 10_000;
 /// Identity claims of one container that its engine contradicts; each takes a line in the log and
 /// in the record.
 pub(crate) const CONTRADICTIONS: usize = 8;
 /// Foreign text quoted in a line, in bytes, such as a refusal or a parser's error.
 pub(crate) const QUOTED: usize = 4 << 10;
-/// The line of a failure, in bytes, including names of fields and containers that a plugin or an engine chose. Several
-/// quoted texts fit.
+/// The line of a failure, in bytes, including names of fields and containers that a plugin or an
+/// engine chose. Several quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// The longest line, in bytes, in which a message is searched for to add its code, and the number of its parts
-/// between colons where one may begin. A usual search takes 0.1 ms, the longest 1 ms.
+/// The longest line, in bytes, in which a message is searched for to add its code, and the number
+/// of its parts between colons where one may begin. A usual search takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
 pub(crate) const PARTS_WITH_CODE: usize = 32;
-/// One part of a response to an operator, in bytes, below the frame's limit; a longer response is sent in parts.
+/// One part of a response to an operator, in bytes, below the frame's limit; a longer response is
+/// sent in parts.
 pub(crate) const ADMIN_PART: usize = 1 << 20;
 /// Pods and containers in one line of a recorded state, in bytes; a longer state has several lines.
 pub(crate) const RECORDED_STATE: usize = 1 << 20;
-/// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a large node. Further
-/// notes replace the oldest; the next daemon searches for the containers of the replaced ones.
+/// Notes of commands that ran without the daemon, of some 4 KiB each: two for each container of a
+/// large node. Further notes replace the oldest; the next daemon searches for the containers of the
+/// replaced ones.
 pub(crate) const BYPASS_NOTES: usize = 2048;
-/// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands forever.
+/// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands
+/// forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One note of either kind, and all notes of one kind (on a tmpfs), in bytes. A request has some 2 KiB; an
-/// `update` also has its resources, which are omitted from a note that would be too long.
+/// One note of either kind, and all notes of one kind (on a tmpfs), in bytes. A request has some 2
+/// KiB; an `update` also has its resources, which are omitted from a note that would be too long.
 pub(crate) const NOTE: usize = 1 << 20;
 pub(crate) const NOTES: usize = 16 << 20;
-/// Updates that may wait for a container's creation or start, and their bytes in its record; one has some 100 bytes.
+/// Updates that may wait for a container's creation or start, and their bytes in its record; one
+/// has some 100 bytes.
 pub(crate) const DEFERRED: usize = 200;
 pub(crate) const DEFERRED_BYTES: usize = 1 << 20;
-/// Events queued for a plugin that is not yet synchronized, and their encoded bytes; one has some 5 KiB.
+/// Events queued for a plugin that is not yet synchronized, and their encoded bytes; one has some 5
+/// KiB.
 pub(crate) const EVENT_BACKLOG: usize = 10_000;
 pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
 /// Requests queued for the reader of a recording, and the bytes of their lines.
 pub(crate) const RECORDING_BACKLOG: usize = 1024;
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
-/// Events kept in memory for readers of `nri events`, and the bytes of their lines; one has some 600 bytes.
+/// Events kept in memory for readers of `nri events`, and the bytes of their lines; one has some
+/// 600 bytes.
 pub(crate) const EVENTS: usize = 4000;
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
 /// Event lines that are compressed as one block.
@@ -60,21 +68,24 @@ pub(crate) const EVENTS_TOGETHER: usize = 64;
 pub(crate) const EVENT_READERS: usize = 16;
 /// Bytes of events that one reader receives before another task has its turn.
 pub(crate) const EVENT_BATCH: usize = 64 << 10;
-/// The labels of a pod in an event, in bytes: an author may choose a megabyte, which would displace all other events.
+/// The labels of a pod in an event, in bytes: an author may choose a megabyte, which would displace
+/// all other events.
 pub(crate) const EVENT_LABELS: usize = 4 << 10;
-/// Conditions and taints of a node for missing plugins, and letters of a plugin's name in their keys: Kubernetes limits
-/// a key to 63 letters, prefix included.
+/// Conditions and taints of a node for missing plugins, and letters of a plugin's name in their
+/// keys: Kubernetes limits a key to 63 letters, prefix included.
 pub(crate) const NODE_CONDITIONS: usize = 32;
 pub(crate) const CONDITION_NAME: usize = 50;
 /// Attempts to change a node that other clients are changing too.
 pub(crate) const CONFLICTS: usize = 5;
-/// Events in a burst about one pod, and about all pods of the node: the API server keeps each for an hour.
+/// Events in a burst about one pod, and about all pods of the node: the API server keeps each for
+/// an hour.
 pub(crate) const POD_EVENTS: u32 = 5;
 pub(crate) const NODE_EVENTS: u32 = 50;
 /// Pods whose Events are counted, some 100 bytes each.
 pub(crate) const EVENT_PODS: usize = 1024;
-/// A name in Kubernetes, the part of a pod's name in its Event's name, and the message of an Event, in bytes.
-/// Kubernetes limits the message to 1024; the difference is for the number of omitted entries.
+/// A name in Kubernetes, the part of a pod's name in its Event's name, and the message of an Event,
+/// in bytes. Kubernetes limits the message to 1024; the difference is for the number of omitted
+/// entries.
 pub(crate) const KUBERNETES_NAME: usize = 253;
 pub(crate) const EVENT_POD_NAME: usize = 200;
 pub(crate) const EVENT_MESSAGE: usize = 900;
@@ -88,8 +99,8 @@ pub(crate) const LISTED: usize = 20;
 /// and one. A path has at most 4096 bytes.
 pub(crate) const LATER_ARGS: usize = 16 << 10;
 pub(crate) const LATER_ARG: usize = 4200;
-/// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a plugin's request. A
-/// kernel accepts some 2 MiB of arguments and environment.
+/// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a
+/// plugin's request. A kernel accepts some 2 MiB of arguments and environment.
 pub(crate) const LATER_DOCUMENT: usize = 3 << 20;
 /// Latest execs changed by plugins that `explain` shows for a container.
 pub(crate) const EXEC_CHANGES: usize = 20;
@@ -99,13 +110,15 @@ pub(crate) const EXEC_CHANGES: usize = 20;
 pub(crate) const SETTINGS_FILE: usize = 4 << 20;
 /// A file of the kernel, in bytes: the mounts and sockets of a large node take megabytes.
 pub(crate) const KERNEL_FILE: usize = 64 << 20;
-/// A process's list of its cgroups, in bytes: some twelve paths. It is read for thousands of processes.
+/// A process's list of its cgroups, in bytes: some twelve paths. It is read for thousands of
+/// processes.
 pub(crate) const CGROUPS_OF_PROCESS: usize = 8 << 10;
 /// A file of a runtime or an engine about one container, in bytes: its state, exit code or PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;
 /// The policy file for unprivileged users, in bytes: one word.
 pub(crate) const ROOTLESS_MARKER: usize = 64;
-/// A file of the run directory, in bytes: a record holds texts of plugins and engines about one container.
+/// A file of the run directory, in bytes: a record holds texts of plugins and engines about one
+/// container.
 pub(crate) const OWN_FILE: usize = 64 << 20;
 /// A program that is compared with this one, in bytes.
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
@@ -124,20 +137,23 @@ pub(crate) const TAKEOVER_PLACES: usize = 1024;
 pub(crate) const TAKEOVER_PODS: usize = 16;
 /// Plugin names with a row in the metrics: a peer may choose a new name each time.
 pub(crate) const METRIC_NAMES: usize = 128;
-/// Unknown fields of one plugin that are logged, each once: random field numbers must not flood the log.
+/// Unknown fields of one plugin that are logged, each once: random field numbers must not flood the
+/// log.
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
-/// Entries read from the list of plugins in the run directory, one per line: far more than can be connected.
+/// Entries read from the list of plugins in the run directory, one per line: far more than can be
+/// connected.
 pub(crate) const LISTED_PLUGINS: usize = 1000;
-/// Notifications of the extension that one plugin has not answered, each a task with its message; more are dropped
-/// and counted. Execs of a busy node reach this limit within seconds.
+/// Notifications of the extension that one plugin has not answered, each a task with its message;
+/// more are dropped and counted. Execs of a busy node reach this limit within seconds.
 pub(crate) const EXTENSION_NOTICES: usize = 256;
-/// Consecutive failed updates of one container by one plugin before further ones are delayed: an ending container or a
-/// busy engine causes one or two.
+/// Consecutive failed updates of one container by one plugin before further ones are delayed: an
+/// ending container or a busy engine causes one or two.
 pub(crate) const FREE_FAILURES: u32 = 3;
-/// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number further containers
-/// are not recorded, and their updates are not delayed.
+/// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number
+/// further containers are not recorded, and their updates are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
-/// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the plugin.
+/// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the
+/// plugin.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
 /// Snapshots that are being sent to plugins, in bytes.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;
@@ -156,22 +172,25 @@ pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
-/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records before compression.
+/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records
+/// before compression.
 pub(crate) const REMEMBERED: usize = 1000;
 pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
 /// Records of removed containers that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
-/// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a container may be created
-/// again under its ID. The newest record is always kept.
+/// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a
+/// container may be created again under its ID. The newest record is always kept.
 pub(crate) const KEPT_RECORDS: usize = 256;
 pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 /// Deleted containers kept for their engine; beyond the limit the oldest count as removed.
 pub(crate) const UNTIL_REMOVED: usize = 1000;
-/// CRI-O pod folders that are awaited concurrently; further pods are announced with their first container.
+/// CRI-O pod folders that are awaited concurrently; further pods are announced with their first
+/// container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// Limits for containers of the plain runtime: the containers that plugins receive (far more than a node has), the
-/// watched state directories (one for each namespace of an engine), the folders examined in them, the new folders of
-/// one directory whose state is awaited, and how many of these are examined concurrently.
+/// Limits for containers of the plain runtime: the containers that plugins receive (far more than a
+/// node has), the watched state directories (one for each namespace of an engine), the folders
+/// examined in them, the new folders of one directory whose state is awaited, and how many of these
+/// are examined concurrently.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 pub(crate) const RUNTIME_ROOTS: usize = 256;
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
@@ -179,27 +198,29 @@ pub(crate) const ARRIVING: usize = 1000;
 pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 /// Checks of a new folder for its runtime's state, within some 25 s.
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
-/// Unadjusted containers that `status` names. If no daemon ran for a while, every container of the node may be one.
+/// Unadjusted containers that `status` names. If no daemon ran for a while, every container of the
+/// node may be one.
 pub(crate) const UNADJUSTED: usize = 100;
-/// Containers with access to the plugin socket that `check` names; the others are counted. One mount in a template
-/// exposes the socket to every container.
+/// Containers with access to the plugin socket that `check` names; the others are counted. One
+/// mount in a template exposes the socket to every container.
 pub(crate) const EXPOSED: usize = 20;
 /// Failures that `status` shows, one per line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
-/// Unreadable items that `status` shows, one per line: each has an engine's file and an error, so their number is
-/// unlimited.
+/// Unreadable items that `status` shows, one per line: each has an engine's file and an error, so
+/// their number is unlimited.
 pub(crate) const MISSING: usize = 64;
-/// Contradicted identity claims of all containers that `status` shows: tenants cause them, and the record of each
-/// container lists its own.
+/// Contradicted identity claims of all containers that `status` shows: tenants cause them, and the
+/// record of each container lists its own.
 pub(crate) const CONTRADICTED: usize = 100;
-/// A pod's ID, or a name that an nri-runc key gives a pod or container, in bytes; longer ones do not occur in engines
-/// or Kubernetes.
+/// A pod's ID, or a name that an nri-runc key gives a pod or container, in bytes; longer ones do
+/// not occur in engines or Kubernetes.
 pub(crate) const POD_ID: usize = 253;
 /// A value in a line about a contradicted claim, in characters.
 pub(crate) const CLAIM: usize = 80;
 /// Concurrent threads in other network namespaces; beyond this number, addresses stay unknown.
 pub(crate) const NAMESPACE_THREADS: usize = 8;
-/// The kernel's responses to one query of addresses, and bytes of one: a container may have millions of addresses.
+/// The kernel's responses to one query of addresses, and bytes of one: a container may have
+/// millions of addresses.
 pub(crate) const ADDRESS_ANSWERS: usize = 8;
 pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
 /// Entries of the host's `/dev` that are compared with a container's devices; a node has hundreds.
@@ -229,7 +250,8 @@ pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 pub(crate) const FLIGHT: usize = 1 << 20;
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 
-/// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has some 50 MB.
+/// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has
+/// some 50 MB.
 pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
 /// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of the other parts.
@@ -238,7 +260,8 @@ pub(crate) const SYSDUMP_PART: usize = 2 << 20;
 pub(crate) const SYSDUMP_LINES: usize = 5000;
 
 // Lines and texts
-/// A line for the journal or syslog, in characters: their datagrams are limited. A longer one is cut.
+/// A line for the journal or syslog, in characters: their datagrams are limited. A longer one is
+/// cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;
 /// Lines within a minute from one place in the program (more than all containers of a large node
 /// cause when they start together), and those of them about one plugin.
@@ -247,12 +270,12 @@ pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
 /// Kinds of lines that are counted at the same time. Beyond this number, plugins share the limit of
 /// a place in the program, because a peer may choose a new name each time.
 pub(crate) const LOG_KINDS: usize = 1000;
-/// Lines within a minute about connections refused for one reason, and about plugins that connect or disconnect: a peer
-/// can cause thousands a second.
+/// Lines within a minute about connections refused for one reason, and about plugins that connect
+/// or disconnect: a peer can cause thousands a second.
 pub(crate) const REFUSED_LINES: usize = 10;
 pub(crate) const CONNECTION_LINES: usize = 100;
-/// A text and a value in an audit line, in bytes; longer ones are cut, so that eleven texts and two values fit into a
-/// line.
+/// A text and a value in an audit line, in bytes; longer ones are cut, so that eleven texts and two
+/// values fit into a line.
 pub(crate) const AUDIT_TEXT: usize = 1024;
 pub(crate) const AUDIT_VALUE: usize = 4096;
 /// An audit line, in bytes: escaping a byte of a text or value may take six.
@@ -274,12 +297,14 @@ pub(crate) const SPELLED_WORD: usize = 200;
 pub(crate) const COMPARED_RULES: usize = 32;
 /// Different changes listed in a comparison of two configurations; the others are counted.
 pub(crate) const COMPARED_ROWS: usize = 1000;
-/// Nesting depth of a manifest beyond which members are ignored: a pod's own members are at most ten deep.
+/// Nesting depth of a manifest beyond which members are ignored: a pod's own members are at most
+/// ten deep.
 pub(crate) const MANIFEST_DEPTH: usize = 50;
-/// A column of a table, in characters; a longer cell overflows its column instead of widening every row.
+/// A column of a table, in characters; a longer cell overflows its column instead of widening every
+/// row.
 pub(crate) const COLUMN: usize = 256;
-/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text identifies
-/// nothing.
+/// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text
+/// identifies nothing.
 pub(crate) const SHORTEST_COLUMN: usize = 12;
 /// Rows of plugins, and lines of failures, in `top`: the pods need the rest of the screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
@@ -296,11 +321,14 @@ pub(crate) const LOG_QUEUE_BYTES: usize = 1 << 20;
 pub(crate) const HTTP_CONNECTIONS: usize = 16;
 /// The head of a request to the metrics or probe port, in bytes.
 pub(crate) const HTTP_HEAD: usize = 16 << 10;
-/// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and environment.
+/// A frame between a wrapper and the daemon, in bytes: Linux allows 6 MiB of arguments and
+/// environment.
 pub(crate) const FRAME: u32 = 8 << 20;
-/// Calls off the event loop that have not returned, each with a thread; further calls wait until one returns.
+/// Calls off the event loop that have not returned, each with a thread; further calls wait until
+/// one returns.
 pub(crate) const OFF_LOOP: usize = 64;
-/// Calls for one folder that have not returned, so that a folder that hangs leaves threads for the others.
+/// Calls for one folder that have not returned, so that a folder that hangs leaves threads for the
+/// others.
 pub(crate) const OFF_LOOP_IN_FOLDER: usize = 8;
 
 // Files and answers that are read
@@ -330,13 +358,13 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// A response of Docker's API, in bytes; usually 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
-/// An event of containerd, in bytes (a TaskExit has some 200), the exits kept until their container is stopped, and
-/// the containerds whose events are followed.
+/// An event of containerd, in bytes (a TaskExit has some 200), the exits kept until their container
+/// is stopped, and the containerds whose events are followed.
 pub(crate) const TASK_EVENT: usize = 64 << 10;
 pub(crate) const TASK_EXITS: usize = 4096;
 pub(crate) const TASK_EXIT_SOURCES: usize = 16;
-/// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; also the receive window
-/// for them.
+/// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; also
+/// the receive window for them.
 pub(crate) const CONTAINERD_ANSWER: u32 = 16 << 20;
 /// Pages, keys and rows (and each half KiB of a row) that one search in an engine's database may
 /// visit: a forged page may have tens of thousands of entries, each as large as the file.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Encodes and decodes the messages between wrapper and daemon over `RUN_DIR/daemon.sock`.
 //!
-//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields (`tagged.rs`). The
-//! first field of a request is the protocol version. Arguments are bytes, not text: they need not be UTF-8. This module
-//! also reads whole frames from a blocking socket; the daemon has its own asynchronous reader.
+//! A message is a frame: `u32` little-endian length of what follows, one byte kind, then fields
+//! (`tagged.rs`). The first field of a request is the protocol version. Arguments are bytes, not
+//! text: they need not be UTF-8. This module also reads whole frames from a blocking socket; the
+//! daemon has its own asynchronous reader.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -19,8 +20,8 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// How many versions a wrapper's protocol may be older than the daemon's. Old wrappers belong to an
-/// engine that was not restarted, or to another copy of nri-runc.
+/// Number of versions by which a wrapper's protocol may be older than the daemon's. Old wrappers
+/// belong to an engine that was not restarted, or to another copy of nri-runc.
 const UNDERSTOOD: u32 = 2;
 
 /// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
@@ -41,8 +42,9 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`. With the others, a wrapper
-/// asks the daemon, because exec rules exist, plugins handle execs, or missing plugins refuse execs.
+/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`. With the
+/// others, a wrapper asks the daemon, because exec rules exist, plugins handle execs, or missing
+/// plugins refuse execs.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
@@ -86,14 +88,15 @@ pub struct WrapperRequest {
     pub descriptors: Vec<Attached>,
     /// An admin verb and its arguments, as JSON; empty for runtime verbs.
     pub admin: String,
-    /// Set if an OCI hook sends the request: argv and processes are those of the runtime that called it. No message
-    /// follows the response.
+    /// Set if an OCI hook sends the request: argv and processes are those of the runtime that
+    /// called it. No message follows the response.
     pub hook: Option<Hook>,
     /// The process that an `exec` starts; argv then ends with the container's ID.
     pub later: Option<LaterProcess>,
 }
 
-/// A process that `exec` is about to start in a container, as the engine requests it. Unreadable members are absent.
+/// A process that `exec` is about to start in a container, as the engine requests it. Unreadable
+/// members are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaterProcess {
     /// The process's arguments, the program first; arguments beyond a limit are omitted.
@@ -181,7 +184,8 @@ pub enum DaemonResponse {
     Admin(String),
     /// The next part of such a response.
     AdminPart(String),
-    /// The daemon is about to exit and has not acted on the request; the wrapper must ask the next daemon.
+    /// The daemon is about to exit and has not acted on the request; the wrapper must ask the next
+    /// daemon.
     Ending,
     /// The daemon could not read the request, for this reason, and has not acted on it.
     Unable(String),

@@ -39,7 +39,8 @@ fn words_of(argc: c_int, argv: *const *const c_char) -> Vec<OsString> {
         if pointer.is_null() {
             break;
         }
-        // SAFETY: each of these pointers is a NUL-terminated string that lives as long as we do.
+        // SAFETY: each of these pointers is a NUL-terminated string that lives as long as this
+        // process.
         let word = unsafe { CStr::from_ptr(pointer) };
         words.push(OsStr::from_bytes(word.to_bytes()).to_owned());
     }

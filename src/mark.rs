@@ -102,8 +102,8 @@ impl ProcessValue {
 /// The groups of the process, as a field of config.json.
 const GROUPS: &str = "process.user.additionalGids";
 
-/// Returns the groups that plugins' changes (field, value after) added for the engine's user. `exec` needs
-/// that user too: for any other user, the caller of `exec` chooses the groups.
+/// Returns the groups that plugins' changes (field, value after) added for the engine's user.
+/// `exec` needs that user too: for any other user, the caller of `exec` chooses the groups.
 pub(crate) fn added_groups<'a>(
     user: Value,
     changes: impl Iterator<Item = (&'a str, &'a Value)>,
@@ -115,8 +115,8 @@ pub(crate) fn added_groups<'a>(
     (!plugin.is_empty()).then_some(ProcessValue { field, engine: user, plugin: plugin.into() })
 }
 
-/// Returns the values that `exec` applies, from changes (field, value before, value after). If several
-/// changes set one field, the first value before and the last value after count.
+/// Returns the values that `exec` applies, from changes (field, value before, value after). If
+/// several changes set one field, the first value before and the last value after count.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The codes of messages: each message of `docs/errors.md` has one, printed at the end of its line, as `… [NR042]`. The
-//! table is `messages.txt`.
+//! The codes of messages: each message of `docs/errors.md` has one, printed at the end of its line,
+//! as `… [NR042]`. The table is `messages.txt`.
 //!
 //! The code is looked up by the text of a finished line when the line is printed, so that errors,
 //! the daemon's response and the log need not pass codes on.
@@ -18,7 +18,8 @@ const WRAPS: char = '+';
 /// The mark of a code whose message is no longer printed.
 const RETIRED: char = '-';
 
-/// The text that may follow a message in its line: the end, the next step, an outer error, an effect.
+/// The text that may follow a message in its line: the end, the next step, an outer error, an
+/// effect.
 const ENDS: [&str; 3] = [" (", ": ", "; it was"];
 
 /// A row of the table.
@@ -39,7 +40,7 @@ struct Found {
     message: Message,
     /// The line's bytes from the first word of the message to its last one.
     at: Range<usize>,
-    /// The number of bytes that the message itself contributes.
+    /// The length of the message's fixed parts, in bytes.
     own: usize,
 }
 
@@ -110,7 +111,8 @@ fn find(message: Message, line: &str, starts: &[usize]) -> Option<Found> {
     })
 }
 
-/// Finds the other parts of a message, each after the previous one; `at` is the first part, if it has text.
+/// Finds the other parts of a message, each after the previous one; `at` is the first part, if it
+/// has text.
 fn find_rest<'t>(
     message: Message,
     line: &str,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Enums whose variants have names: in lines, records, the configuration or on the command line. One list holds the
-//! variants and their names. No I/O.
+//! Enums whose variants have names: in lines, records, the configuration or on the command line.
+//! One list holds the variants and their names. No I/O.
 
 /// An enum with a name for each variant.
 pub trait Named: Copy + 'static {

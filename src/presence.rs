@@ -20,7 +20,8 @@ pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
 
-/// Whether this OS error is a shortage of the process or the host, not a fact about the object of the call.
+/// Whether this OS error is a shortage of the process or the host, not a fact about the object of
+/// the call.
 pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's facts about a process (proc(5)): its command line, parent, start time and environment, and a descriptor
-//! of it. All readers of these files are here.
+//! The kernel's facts about a process (proc(5)): its command line, parent, start time and
+//! environment, and a descriptor of it. All readers of these files are here.
 //!
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
@@ -23,8 +23,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The arguments of a process, its program's name first; none if the process has ended, and for a moment during its
-/// execve(2).
+/// The arguments of a process, its program's name first; none if the process has ended, and for a
+/// moment during its execve(2).
 ///
 /// # Errors
 /// Fails when they cannot be read.
@@ -106,8 +106,8 @@ const LIMITS: [(&str, &str); 16] = [
     ("RLIMIT_STACK", "Max stack size"),
 ];
 
-/// A resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None` if the process
-/// has ended, or the kernel does not show this limit.
+/// A resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None` if the
+/// process has ended, or the kernel does not show this limit.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -233,8 +233,9 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The buffer fits the whole file
-/// (52 numbers and a name of at most 64 bytes), because it is read several times for each command.
+/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The buffer fits the
+/// whole file (52 numbers and a name of at most 64 bytes), because it is read several times for
+/// each command.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps events for other programs (`nri-runc nri events`) in a bounded ring of JSON lines. Each line has a cursor
-//! from which a reader can continue, even after the daemon's re-execution.
+//! Keeps events for other programs (`nri-runc nri events`) in a bounded ring of JSON lines. Each
+//! line has a cursor from which a reader can continue, even after the daemon's re-execution.
 //!
-//! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and receives a
-//! line of kind `lost` in place of the events that it missed. This module does not read records.
+//! The ring is the queue of every reader: a slow reader costs no memory, delays no request, and
+//! receives a line of kind `lost` in place of the events that it missed. This module does not read
+//! records.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -294,7 +295,8 @@ impl EventRing {
         ring
     }
 
-    /// Returns the line about events that a reader missed; their number is unknown if they are another daemon's.
+    /// Returns the line about events that a reader missed; their number is unknown if they are
+    /// another daemon's.
     fn lost_line(&self, count: Option<u64>) -> String {
         let said = match count {
             Some(_) => "they were dropped before they were read",
@@ -378,12 +380,14 @@ pub(crate) struct EventReader {
 }
 
 impl EventReader {
-    /// Returns the cursor after which the reader continues: that of the last event before its position.
+    /// Returns the cursor after which the reader continues: that of the last event before its
+    /// position.
     pub(crate) fn cursor(&self) -> String {
         self.stream.ring.borrow().cursor(self.next - 1)
     }
 
-    /// Returns the next lines, about [`limits::EVENT_BATCH`] bytes at most; empty without a new event.
+    /// Returns the next lines, about [`limits::EVENT_BATCH`] bytes at most; empty without a new
+    /// event.
     pub(crate) fn take(&mut self) -> String {
         let ring = self.stream.ring.borrow();
         let mut text = String::new();

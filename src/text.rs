@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text for people, on a terminal or in a log: escapes for every character that a terminal would interpret or hide, and
-//! the forms of times, ages, ids and counts. JSON documents are not escaped here: JSON has its escapes.
+//! Text for people, on a terminal or in a log: escapes for every character that a terminal would
+//! interpret or hide, and the forms of times, ages, ids and counts. JSON documents are not escaped
+//! here: JSON has its escapes.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};

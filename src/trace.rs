@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trace of a plugin's request, so that the plugin can add its spans to it. A traced caller of the runtime names
-//! its span in `TRACEPARENT` and `TRACESTATE` (W3C "Trace Context", level 1); plugins receive both. Nothing is recorded
-//! here.
+//! The trace of a plugin's request, so that the plugin can add its spans to it. A traced caller of
+//! the runtime names its span in `TRACEPARENT` and `TRACESTATE` (W3C "Trace Context", level 1);
+//! plugins receive both. Nothing is recorded here.
 
 use std::ffi::OsString;
 

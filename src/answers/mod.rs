@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's answers to `nri` commands, as types that both share. `--json` prints their serialization, the form that
-//! scripts read (`docs/schema/`).
+//! The daemon's answers to `nri` commands, as types that both share. `--json` prints their
+//! serialization, the form that scripts read (`docs/schema/`).
 //!
-//! During an upgrade the daemon and a command may be of different versions: a member that the other side
-//! does not know is ignored, and one that it does not send has its default.
+//! During an upgrade the daemon and a command may be of different versions: a member that the other
+//! side does not know is ignored, and one that it does not send has its default.
 //!
 //! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
 

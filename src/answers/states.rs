@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The words for states and results in the daemon's answers. One that only a later daemon knows is read as `unknown`.
+//! The words for states and results in the daemon's answers. One that only a later daemon knows is
+//! read as `unknown`.
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,8 @@ named! {
         Met => "met",
         /// The plugin was missing, and the container was refused.
         Refused => "refused",
-        /// The plugin was missing, and the container was created because the promise is in audit mode.
+        /// The plugin was missing, and the container was created because the promise is in audit
+        /// mode.
         WouldRefuse => "would_refuse",
         #[serde(other)]
         Unknown => "unknown",

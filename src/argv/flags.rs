@@ -103,8 +103,8 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-cgroup", "s", FlagMeaning::SystemdCgroup, KnownBy::All),
     word("cgroup-manager", "", FlagMeaning::CgroupManager, KnownBy::Crun),
     lone("debug", "", FlagMeaning::Passed, KnownBy::All),
-    // crun also takes the next word as a value here. Not `KnownBy::All`, because crun reads `--ro`
-    // as `--root`.
+    // crun knows this flag too and takes the next word as its value, but reads `--ro` as `--root`,
+    // so the flag is not `KnownBy::All`.
     word("rootless", "", FlagMeaning::Passed, KnownBy::Runc),
     // runc 1.4 removed `--criu`; containerd up to 1.6 can be configured to send it.
     word("criu", "", FlagMeaning::Passed, KnownBy::Runc),

@@ -8,19 +8,20 @@
 //!
 //! One parser handles three grammars. Where they differ, runc's is tried first:
 //!
-//! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki), not `=B` (crun).
-//!   Only words that runc does not accept are tried as crun's and youki's bundled letters (`-fr`, `-bB`) and crun's
-//!   shortened names (`--bund`).
-//! * Flags count at any position, also after the ID (runc, youki; crun refuses them there), and runc 1.6 takes global
-//!   flags after the verb. `exec` and `kill` end at their first plain word, as in runc 1.6: up to 1.5 `kill ID --all 9`
-//!   went to the container `9`.
+//! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki),
+//!   not `=B` (crun). Only words that runc does not accept are tried as crun's and youki's bundled
+//!   letters (`-fr`, `-bB`) and crun's shortened names (`--bund`).
+//! * Flags count at any position, also after the ID (runc, youki; crun refuses them there), and
+//!   runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain word,
+//!   as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
 //! * A flag given twice: the last wins (runc, crun; youki refuses most).
-//! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in crun they are IDs:
-//!   such a call is inert here, but the wrapper still involves plugins.
+//! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in
+//!   crun they are IDs: such a call is inert here, but the wrapper still involves plugins.
 //! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
 //!
-//! Words that can be parsed count as a real call even if a runtime would refuse them: asking plugins
-//! needlessly is harmless. A call is inert only if no runtime would act on it, except for those two IDs.
+//! Words that can be parsed count as a real call even if a runtime would refuse them: asking
+//! plugins needlessly is harmless. A call is inert only if no runtime would act on it, except for
+//! those two IDs.
 //!
 //! An unlisted flag is assumed to take no value, unless there is one plain word too many: then the
 //! next word was its value. So an unknown flag of a future runtime cannot hide the verb or the ID.
@@ -168,7 +169,8 @@ pub struct CommandLine {
     pub detach: bool,
     /// `--all` of kill.
     pub all: bool,
-    /// Whether the runtime will only print help, a version or a usage error, and touch no container.
+    /// Whether the runtime will only print help, a version or a usage error, and touch no
+    /// container.
     pub is_inert: bool,
     /// The single resources of update, in their order, which [`for_update_by_stdin`] removes along
     /// with `--resources`. runc ignores them if `--resources` is given.
@@ -233,8 +235,9 @@ pub fn read(argv: &[OsString]) -> CommandLine {
     reading.finish(word.is_some_and(|word| asks_for_help(word)))
 }
 
-/// Returns the command line with its resources from standard input: `--resources` and the single resources
-/// are removed, `--resources=-` is inserted right after the verb, and all other words stay.
+/// Returns the command line with its resources from standard input: `--resources` and the single
+/// resources are removed, `--resources=-` is inserted right after the verb, and all other words
+/// stay.
 ///
 /// `--resources=-` is one word, because runc 1.1 moves flags to the front, before a lone `-`: for
 /// `--resources - --l3-cache-schema X ID` it would read the file `--l3-cache-schema`.
@@ -324,7 +327,7 @@ fn asks_for_help(word: &OsStr) -> bool {
     word == "help" || word == "h"
 }
 
-/// Collects what the words mean.
+/// Collects the meaning of each word.
 #[derive(Default)]
 struct CommandLineReader {
     call: CommandLine,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's resources after kubelet resized its cgroup. Changed files update the resources that plugins
-//! know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports separately.
+//! A pod's resources after kubelet resized its cgroup. Changed files update the resources that
+//! plugins know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports
+//! separately.
 //!
 //! A removed limit is absent, as in a CRI request. cgroup v2 has a weight in place of shares: the
 //! shares are computed from it as kubelet does, and may differ from the requested ones. Nothing is

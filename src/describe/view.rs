@@ -112,7 +112,8 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // Only an error in the text itself has a line number; it is used if it is the same error.
+                // Only an error in the text itself has a line number; it is used if it is the same
+                // error.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))

@@ -101,7 +101,8 @@ async fn stop(
     Ok(json!({"reply": show(&reply)}))
 }
 
-/// Sends a later process to the plugins. Exec rules do not apply, because they are about engines' calls.
+/// Sends a later process to the plugins. Exec rules do not apply, because they are about engines'
+/// calls.
 async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
     let pod = dry_run.ruled_pod(request.pod.as_ref());
@@ -129,8 +130,8 @@ async fn extension_notice<R: PluginRequest>(
     Ok(json!({"reply": {}}))
 }
 
-/// Notifies the subscribers: of an event that may be refused until the first refusal, of a past
-/// event all of them.
+/// Notifies the subscribers. An event that plugins may refuse ends at the first refusal; all of
+/// them receive a past event.
 async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
     let pod = dry_run.ruled_pod(Some(&told.pod));
     let subscribers = dry_run.subscribers(told.event, &pod);

@@ -89,7 +89,8 @@ impl<'c> Judge<'c> {
         Self { config, rules, injections, plugins }
     }
 
-    /// The promises about the creation that depend on kubelet's allocations, if these are not recorded.
+    /// The promises about the creation that depend on kubelet's allocations, if these are not
+    /// recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
         let is_asked =
             EngineKind::named(&creation.ruled.engine).is_some_and(|its| its.behaviour().has_pods);
@@ -247,7 +248,8 @@ impl<'c> Judge<'c> {
         Ok(merged.finish())
     }
 
-    /// Returns the injections for the container; records those in audit mode and those that cannot be applied.
+    /// Returns the injections for the container; records those in audit mode and those that cannot
+    /// be applied.
     fn injected(
         &self,
         creation: &JudgedCreation,
@@ -289,7 +291,8 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The number of creations, and one row per decision: only the changed ones if two configurations are compared.
+/// The number of creations, and one row per decision: only the changed ones if two configurations
+/// are compared.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a dry run: they connect or are launched, are synchronized with the script's state, receive requests,
-//! and disconnect. A [`DryRunObserver`] reports each of these steps.
+//! The plugins of a dry run: they connect or are launched, are synchronized with the script's
+//! state, receive requests, and disconnect. A [`DryRunObserver`] reports each of these steps.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -255,8 +255,8 @@ impl DryRun {
         Ok(())
     }
 
-    /// The rules for a request about this container of this pod. No other containers are known in a
-    /// dry run.
+    /// The rules for a request about this container of this pod. A dry run knows no other
+    /// container.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
@@ -373,7 +373,7 @@ impl DryRun {
         Some(self.members.insert(DryMember { chained, has_answered_synchronize: Cell::new(false) }))
     }
 
-    /// Synchronizes a plugin; fails with the reason if it cannot.
+    /// Synchronizes a plugin; fails with the reason why it cannot be synchronized.
     async fn synchronize(&self, member: &DryMember) -> std::result::Result<(), String> {
         let DryMember { chained, has_answered_synchronize } = member;
         let id = chained.id();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The containers of Kubernetes manifests, as rules, injections and promises match them. It uses only the manifest, and
-//! no facts about a node.
+//! The containers of Kubernetes manifests, as rules, injections and promises match them. It uses
+//! only the manifest, and no facts about a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -3,8 +3,8 @@
 //! changes (or a file's) to a bundle, `policy` shows what the rules decide about a bundle, and
 //! `compare` compares the decisions of two configurations.
 //!
-//! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and applied, by the same
-//! code as in the daemon. Reference: docs/plugins.md.
+//! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and
+//! applied, by the same code as in the daemon. Reference: docs/plugins.md.
 
 mod adjust;
 mod bundle;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording is replayed to the plugins that were connected when it was made: the first call waits for them, up to a
-//! limit. Other scripts have `wait` lines instead.
+//! A recording is replayed to the plugins that were connected when it was made: the first call
+//! waits for them, up to a limit. Other scripts have `wait` lines instead.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -29,13 +29,13 @@ impl ExpectedPlugins {
         *self.names.borrow_mut() = names;
     }
 
-    /// Drops this wait, because the script has a `wait` line.
+    /// Cancels this wait, because the script has a `wait` line.
     pub(super) fn leave_to_the_script(&self) {
         self.names.borrow_mut().take();
     }
 
-    /// Waits until the expected plugins are synchronized. After the time-out it continues without the
-    /// missing ones and reports them on standard error.
+    /// Waits until the expected plugins are synchronized. After the time-out it continues without
+    /// the missing ones and reports them on standard error.
     pub(super) async fn wait(&self, dry_run: &DryRun) {
         let Some(names) = self.names.borrow_mut().take() else { return };
         let missing = dry_run.missing(&names);

@@ -139,7 +139,8 @@ async fn play(
     replay.unread.take().map_or(Ok(()), Err)
 }
 
-/// Prints one line and flushes it. A closed pipe is ignored, because the plugins must still be shut down.
+/// Prints one line and flushes it. A closed pipe is ignored, because the plugins must still be shut
+/// down.
 fn print_line(line: &Value) {
     let mut out = std::io::stdout().lock();
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -143,7 +143,8 @@ impl Injection {
         self.section.mode == RuleMode::Audit
     }
 
-    /// Whether only this node or this document can show that the injection applies.
+    /// Whether it depends on the node or on the container's document if the injection can be
+    /// applied.
     pub fn may_fail(&self) -> bool {
         let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
         let is_plain = mounts.is_empty()

@@ -29,7 +29,8 @@ pub(crate) enum Room {
     Line,
     /// The line is suppressed, and counted in a later line.
     HeldBack {
-        /// Whether it is the first suppressed line, so that the caller must log the count after [`WINDOW`].
+        /// Whether it is the first suppressed line, so that the caller must log the count after
+        /// [`WINDOW`].
         is_first: bool,
     },
 }
@@ -82,7 +83,8 @@ impl<K: Ord> LineLimit<K> {
         self.0.borrow().len()
     }
 
-    /// Takes the number of suppressed lines, once the minute is over; the next line is logged again.
+    /// Takes the number of suppressed lines, once the minute is over; the next line is logged
+    /// again.
     pub(crate) fn take_held_back(&self, kind: &K) -> Option<u64> {
         let counted = self.0.borrow_mut().remove(kind)?;
         (counted.held_back > 0).then_some(counted.held_back)
@@ -198,7 +200,8 @@ mod tests {
         let firsts = rooms.iter().filter(|room| **room == Room::HeldBack { is_first: true });
         assert_eq!(firsts.count(), 1);
         assert_eq!(lines.room("b", 20, begun), Room::Line, "another kind has lines still");
-        // The task that logs the count may run late; until it has run, no line of the kind is logged.
+        // The task that logs the count may run late; until it has run, no line of the kind is
+        // logged.
         assert_ne!(lines.room("a", 20, begun + WINDOW * 2), Room::Line);
         assert_eq!(lines.take_held_back(&"a"), Some(981));
         assert_eq!(lines.take_held_back(&"a"), None);

@@ -117,7 +117,7 @@ fn locked(output: &Mutex<Output>) -> std::sync::MutexGuard<'_, Output> {
     output.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a person can read this process's log: usually a command.
+/// Returns the command or place that shows this process's log.
 pub(crate) fn shown_by() -> String {
     current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
 }
@@ -150,7 +150,8 @@ fn target(config: &Config, foreground: bool) -> LogTarget {
     let file = || LogTarget::File { path: config.run_dir.join("daemon.log"), written: None };
     match config.log_target.as_str() {
         "stderr" if foreground => LogTarget::stderr(),
-        // A wrapper that starts a daemon sends the daemon's standard error to the file of its last output.
+        // A daemon that a wrapper started has the file of `last_words.rs` as standard error, which
+        // is not for the log.
         "stderr" => file(),
         "file" => file(),
         "journal" => journal().unwrap_or_else(file),
@@ -281,7 +282,8 @@ fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }
 
-/// Escapes a line, so that tenants' names and errors in it cannot add a second line or control a terminal.
+/// Escapes a line, so that tenants' names and errors in it cannot add a second line or control a
+/// terminal.
 fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does not read
-//! must never stop the daemon's loop (D53). Lines that cannot be written now wait in a bounded queue;
-//! further ones are counted and lost. A socket that its owner binds again is reconnected.
+//! Writes the lines of the log. Nothing here blocks: a journal, a syslog or a terminal that does
+//! not read must never stop the daemon's loop (D53). Lines that cannot be written now wait in a
+//! bounded queue; further ones are counted and lost. A socket that its owner binds again is
+//! reconnected.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -88,7 +89,8 @@ impl LogTarget {
     }
 }
 
-/// Writes to standard error: a file accepts a line at once; on a socket, this one write is non-blocking.
+/// Writes to standard error: a file accepts a line at once; on a socket, this one write is
+/// non-blocking.
 fn write_to_stderr(line: &[u8]) -> io::Result<usize> {
     use nix::sys::socket::{MsgFlags, send};
     let stderr = io::stderr();
@@ -111,7 +113,8 @@ fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Resu
     if let Some(connected) = socket {
         match connected.send(line) {
             Ok(_) => return Ok(()),
-            // The reader is slow, or another socket has this path while a process keeps the old one open.
+            // The reader is slow, or another socket has this path while a process keeps the old one
+            // open.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_closed) => *socket = None,
         }

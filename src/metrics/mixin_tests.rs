@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks that every metric and label that the alert rules and the dashboard of `contrib/mixin` name exists, that every
-//! metric is in `docs/metrics.md`, and that every alert has a firing test and a section of the runbook.
+//! Checks that every metric and label that the alert rules and the dashboard of `contrib/mixin`
+//! name exists, that every metric is in `docs/metrics.md`, and that every alert has a firing test
+//! and a section of the runbook.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,8 +22,8 @@ const PAGE: &str = include_str!("../../docs/metrics.md");
 /// Labels that Prometheus adds.
 const ADDED: [&str; 2] = ["instance", "job"];
 
-/// Renders the metrics of a daemon that has counted each of them at least once, because rows without a value are
-/// omitted.
+/// Renders the metrics of a daemon that has counted each of them at least once, because rows
+/// without a value are omitted.
 fn exposition() -> String {
     let metrics = Metrics::default();
     let (calls, plugins) = (metrics.call_meter(), metrics.plugins());

@@ -252,7 +252,8 @@ impl Metrics {
     }
 }
 
-/// Returns the label for a command; records on disk may contain any text, so unknown commands share one.
+/// Returns the label for a command; records on disk may contain any text, so unknown commands share
+/// one.
 fn counted_verb(verb: &str) -> &'static str {
     const VERBS: [&str; 9] =
         ["create", "run", "restore", "start", "update", "delete", "kill", "exec", "pod"];

@@ -120,7 +120,8 @@ impl PluginMetrics {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the name under which a plugin is counted. A new plugin gets its own row unless the limit is reached.
+    /// Returns the name under which a plugin is counted. A new plugin gets its own row unless the
+    /// limit is reached.
     fn named(&self, plugin: &str) -> Cow<'static, str> {
         let mut names = self.names();
         if let Some(last) = names.get_mut(plugin) {
@@ -177,7 +178,8 @@ impl PluginMetrics {
         [("plugin", self.named(plugin)), ("result", result.into())]
     }
 
-    /// Counts a command that was refused because of this plugin; the name is empty if no plugin caused it.
+    /// Counts a command that was refused because of this plugin; the name is empty if no plugin
+    /// caused it.
     pub(crate) fn count_refusal(&self, plugin: &str, verb: &str) {
         let labels = [("plugin", self.named(plugin)), ("verb", counted_verb(verb).into())];
         self.refusals.get_or_create(&labels).inc();
@@ -207,13 +209,15 @@ impl PluginMetrics {
         self.injections.get_or_create(&labels).inc();
     }
 
-    /// Counts a container to which a promise applies: `met`, `refused`, or `would_refuse` in audit mode.
+    /// Counts a container to which a promise applies: `met`, `refused`, or `would_refuse` in audit
+    /// mode.
     pub(crate) fn count_promise(&self, name: &str, result: &str) {
         let labels = [("promise", name.to_owned().into()), ("result", result.to_owned().into())];
         self.promises.get_or_create(&labels).inc();
     }
 
-    /// Counts a takeover (a new connection with a connected plugin's identity): `completed`, `failed` or `refused`.
+    /// Counts a takeover (a new connection with a connected plugin's identity): `completed`,
+    /// `failed` or `refused`.
     pub(crate) fn count_takeover(&self, plugin: &str, result: &'static str) {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }

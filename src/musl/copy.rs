@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `memcpy` and `memmove` of the static build (decision D30, `docs/decisions/0004-the-static-build.md`).
+//! `memcpy` and `memmove` of the static build (decision D30,
+//! `docs/decisions/0004-the-static-build.md`).
 //!
 //! musl's functions begin with `rep movsq`, whose startup takes longer than copying a short text. A
 //! protobuf message has hundreds of short texts, so that with musl's functions a chain of plugins
@@ -67,7 +68,8 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // Longer. Copies from the end if `to` lies within the source, after its start; else from the front.
+    // Longer. Copies from the end if `to` lies within the source, after its start; else from the
+    // front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The addresses of a container, read from its network namespace while its process runs.
 //!
-//! A thread enters the namespace (or several, one after the other), queries the kernel, and ends; no other
-//! thread of this process leaves the host's namespace. No program runs inside and no file of the container
-//! is opened; time, bytes and responses are limited, regardless of what the namespace contains. The host's namespace
-//! has no addresses of a container. Reference: network_namespaces(7), setns(2).
+//! A thread enters the namespace (or several, one after the other), queries the kernel, and ends;
+//! no other thread of this process leaves the host's namespace. No program runs inside and no file
+//! of the container is opened; time, bytes and responses are limited, regardless of what the
+//! namespace contains. The host's namespace has no addresses of a container. Reference:
+//! network_namespaces(7), setns(2).
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
@@ -51,8 +52,8 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     found
 }
 
-/// The addresses of many processes, one after the other; `found` receives a process's position in the list and its
-/// addresses. Addresses that are not found within a minute stay unknown.
+/// The addresses of many processes, one after the other; `found` receives a process's position in
+/// the list and its addresses. Addresses that are not found within a minute stay unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,
@@ -121,7 +122,8 @@ fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> 
     if ours.contains(&namespace.metadata().or_absent().map(identity)) {
         return None;
     }
-    // Checked after the open: if the process had ended before it, another process could have its PID.
+    // Checked after the open: if the process had ended before it, another process could have its
+    // PID.
     procfs::open_same(host, pid, start).or_absent()??;
     Some(namespace)
 }

@@ -3,8 +3,9 @@
 //! literals without a table, and only fields with a literal name, such as `grpc-status` and
 //! `grpc-message`, are read. The size of the table is set to 0.
 
-/// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Bytes that do not
-/// occur in gRPC fields are omitted: a zero byte takes the place of each among the codes of its length.
+/// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Bytes that
+/// do not occur in gRPC fields are omitted: a zero byte takes the place of each among the codes of
+/// its length.
 const CODES: [(u32, &[u8]); 11] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),

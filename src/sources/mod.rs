@@ -91,8 +91,8 @@ impl Sources {
         facts
     }
 
-    /// Fetches the files whose location only the engine's process shows, if the container's record was not found
-    /// (Docker).
+    /// Fetches the files whose location only the engine's process shows, if the container's record
+    /// was not found (Docker).
     pub async fn complete(
         &self,
         host: &Host,
@@ -121,7 +121,7 @@ impl Sources {
         match store {
             Some(query) => {
                 let files = async {
-                    // Lets the request be sent first.
+                    // Yields first, so that the request is sent before files are read.
                     tokio::task::yield_now().await;
                     self.read_files(host, engine, files, deadline).await
                 };

@@ -133,8 +133,9 @@ fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
     Some(names)
 }
 
-/// Reads a `ListPodResourcesResponse` (pods 1): of `PodResources` name 1, namespace 2, containers 3. Of two pods of
-/// this name (an ending one and its successor) the allocations of both count, because the message has no UID.
+/// Reads a `ListPodResourcesResponse` (pods 1); of `PodResources` name 1, namespace 2, containers
+/// 3. If two pods have this name (an ending one and its successor), the allocations of both count,
+/// because the message has no UID.
 fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<PodAllocations> {
     let mut found: Option<PodAllocations> = None;
     let mut unlisted = recorded.claims.clone();
@@ -181,8 +182,9 @@ fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) 
     }
 }
 
-/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_name 2, claim_resources 4,
-/// of which driver_name is 2). Removes the claims of the container from `unlisted`.
+/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_name 2,
+/// claim_resources 4, of which driver_name is 2). Removes the claims of the container from
+/// `unlisted`.
 fn container(
     bytes: &[u8],
     recorded: &Recorded,

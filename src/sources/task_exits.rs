@@ -58,8 +58,9 @@ pub(crate) async fn follow_task_exits(
     }
 }
 
-/// Reads a `TaskExit` (fields: 1 container_id, 2 id, 3 pid, 4 exit_status) from an `Envelope`, whose field 4 is an
-/// `Any` with the value in field 2. `None` for the process of an `exec`, whose `id` differs from the container's.
+/// Reads a `TaskExit` (fields: 1 container_id, 2 id, 3 pid, 4 exit_status) from an `Envelope`,
+/// whose field 4 is an `Any` with the value in field 2. `None` for the process of an `exec`, whose
+/// `id` differs from the container's.
 ///
 /// # Errors
 /// Fails if the bytes are not an `Envelope` with a `TaskExit`.

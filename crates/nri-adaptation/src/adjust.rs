@@ -233,7 +233,8 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// Moves set entries to the end, as the reference does. Without changes it reads no key, because each is a new string.
+/// Moves set entries to the end, as the reference does. Without changes no key is computed, because
+/// each is a new string.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;

@@ -17,9 +17,9 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// YAML's spellings of null.
 const NOTHING: [&str; 4] = ["~", "null", "Null", "NULL"];
 
-/// Returns the value of annotation `key` for `container`: that of `KEY/container.NAME`, else of `KEY/pod`, else of
-/// `KEY`. Values are never merged, so an empty one for a container hides the pod's. Without a container, returns the
-/// pod's value.
+/// Returns the value of annotation `key` for `container`: that of `KEY/container.NAME`, else of
+/// `KEY/pod`, else of `KEY`. Values are never merged, so an empty one for a container hides the
+/// pod's. Without a container, returns the pod's value.
 pub(crate) fn effective<'p>(
     pod: &'p api::PodSandbox,
     key: &str,

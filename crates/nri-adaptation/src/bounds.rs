@@ -44,8 +44,8 @@ pub fn check<M: MessageFull>(message: &M) -> Result<(), TooMany> {
     walk(message, &mut 0)
 }
 
-/// Counts the entries below a message. The path of a field that is too long is built while the error returns, so that
-/// a reply within the limits allocates no text.
+/// Counts the entries below a message. The path of a field that is too long is built while the
+/// error returns, so that a reply within the limits allocates no text.
 fn walk(message: &dyn MessageDyn, all: &mut usize) -> Result<(), TooMany> {
     for field in message.descriptor_dyn().fields() {
         let inside = |mut excess: TooMany| {

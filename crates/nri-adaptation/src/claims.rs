@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plugin's claims in one container: the fields that it may set and that are still free.
 //!
-//! Every setter calls this before it changes anything, so that no field is set without its owner on record, or against
-//! the operator's `allow` and `deny`. Values are not examined.
+//! Every setter calls this before it changes anything, so that no field is set without its owner on
+//! record, or against the operator's `allow` and `deny`. Values are not examined.
 
 use std::collections::BTreeSet;
 
@@ -128,7 +128,8 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Records a cgroup device rule; a plugin that may not add devices may not grant access to them either.
+    /// Records a cgroup device rule; a plugin that may not add devices may not grant access to them
+    /// either.
     pub(crate) fn device_rule(&mut self, rule: String) -> Result<(), MergeError> {
         self.permit(NriField::Devices)?;
         self.owners.note_device_rule(self.container, rule, self.plugin);
@@ -148,7 +149,8 @@ impl FieldClaims<'_> {
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
-    /// Refuses a field that the operator does not permit, and records one that an audit rule would refuse.
+    /// Refuses a field that the operator does not permit, and records one that an audit rule would
+    /// refuse.
     fn permit(&mut self, field: NriField) -> Result<(), MergeError> {
         check(self.rights, self.plugin, self.container, field, self.noted)
     }

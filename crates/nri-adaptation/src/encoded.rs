@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A creation's request as bytes. Parts that plugins rarely change are encoded once for all plugins: the pod, and the
-//! mounts, which are most of a container. It decodes nothing, and knows no plugin.
+//! A creation's request as bytes. Parts that plugins rarely change are encoded once for all
+//! plugins: the pod, and the mounts, which are most of a container. It decodes nothing, and knows
+//! no plugin.
 
 use std::mem;
 
@@ -22,14 +23,14 @@ pub(crate) struct EncodedParts {
 }
 
 impl EncodedParts {
-    /// Records the parts that an adjustment will change.
+    /// Drops the encoded parts that an adjustment changes.
     pub(crate) fn forget_changed(&mut self, adjust: &api::ContainerAdjustment) {
         if !adjust.mounts.is_empty() {
             self.mounts = None;
         }
     }
 
-    /// Encodes the request, which is the same afterwards.
+    /// Encodes the request, and leaves it unchanged.
     pub(crate) fn request(&mut self, request: &mut api::CreateContainerRequest) -> Result<Vec<u8>> {
         if self.pod.is_empty() {
             let pod = request.pod.take().into();
@@ -54,7 +55,7 @@ impl EncodedParts {
         Ok(bytes)
     }
 
-    /// Encodes the container, which is the same afterwards, with its mounts last.
+    /// Encodes the container with its mounts last, and leaves it unchanged.
     pub(crate) fn container(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
         let mut bytes = self.others(container)?;
         bytes.extend_from_slice(self.mounts.as_deref().unwrap_or_default());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Merges the answers of Node Resource Interface (NRI) plugins into one adjustment of a container.
 //!
-//! A container runtime asks plugin after plugin about each container that it creates or updates. This crate merges
-//! their answers: it determines which plugin owns which field, which two plugins conflict, what the operator forbids,
-//! and which adjustment is finally applied.
+//! A container runtime asks plugin after plugin about each container that it creates or updates.
+//! This crate merges their answers: it determines which plugin owns which field, which two plugins
+//! conflict, what the operator forbids, and which adjustment is finally applied.
 //!
 //! ```
 //! use nri_adaptation::{Creation, MergeError, Rights};
@@ -27,11 +27,15 @@
 //! assert_eq!(merged.owners.to_flat("c0")["Env[GREETING]"], "10-first");
 //! ```
 //!
-//! * [`Creation`] merges the answers to CreateContainer, [`Updates`] those to UpdateContainer and StopContainer.
-//! * [`Creation::offer`] adds defaults, which yield to the container's values and to every plugin's.
-//! * [`Owners`] records which plugin set or removed what; [`NriField`] names the fields as NRI does.
+//! * [`Creation`] merges the answers to CreateContainer, [`Updates`] those to UpdateContainer and
+//!   StopContainer.
+//! * [`Creation::offer`] adds defaults, which yield to the container's values and to every
+//!   plugin's.
+//! * [`Owners`] records which plugin set or removed what; [`NriField`] names the fields as NRI
+//!   does.
 //! * [`Rights`] has the fields that the operator permits a plugin to set.
-//! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins that are absent.
+//! * [`DefaultValidator`] is NRI's built-in validator, [`missing_required`] finds required plugins
+//!   that are absent.
 //!
 //! Everything here is pure: no I/O, no clock, no async, no log. A result can be computed again from
 //! recorded answers. Where NRI's adaptation merges incorrectly, this crate differs; comments with

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Merges the plugins' replies to one CreateContainer into one adjustment.
 //!
-//! The caller asks plugin after plugin with [`Creation::request`] and passes in each reply; every plugin receives the
-//! earlier plugins' changes. A failing reply ends the creation. The result is one adjustment to apply and a table of
-//! owners. Nothing is asked, applied or validated here. Reference: the result collector of `pkg/adaptation` in NRI
-//! v0.12.
+//! The caller asks plugin after plugin with [`Creation::request`] and passes in each reply; every
+//! plugin receives the earlier plugins' changes. A failing reply ends the creation. The result is
+//! one adjustment to apply and a table of owners. Nothing is asked, applied or validated here.
+//! Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -55,7 +55,8 @@ pub struct Merged {
     pub evictions: Vec<api::ContainerEviction>,
     /// For each evicted container the plugins that requested it, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
-    /// The plugin and the path of each field that the schema does not know; such fields are not applied.
+    /// The plugin and the path of each field that the schema does not know; such fields are not
+    /// applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
@@ -80,7 +81,8 @@ impl Merged {
 }
 
 impl Creation {
-    /// Starts with the container as the engine requested it, and adds the empty parts on which plugins rely.
+    /// Starts with the container as the engine requested it, and adds the empty parts on which
+    /// plugins rely.
     pub fn new(pod: api::PodSandbox, mut container: api::Container) -> Self {
         add_empty_parts(&mut container);
         let updates = Updates::for_create(container.id.clone());
@@ -120,8 +122,8 @@ impl Creation {
         self.encoded.request(&mut self.request)
     }
 
-    /// Encodes the container with the changes of all plugins so far, without the parts of its resources that were added
-    /// for plugins and stayed empty.
+    /// Encodes the container with the changes of all plugins so far, without the parts of its
+    /// resources that were added for plugins and stayed empty.
     ///
     /// # Errors
     /// Fails if the container is too large for a message.
@@ -141,8 +143,8 @@ impl Creation {
         self.updates.owners()
     }
 
-    /// Merges the reply of one plugin. A failure consumes the creation, so that no plugin receives half a reply, and no
-    /// copy is needed.
+    /// Merges the reply of one plugin. A failure consumes the creation, so that no plugin receives
+    /// half a reply, and no copy is needed.
     pub fn answer(
         mut self,
         plugin: &str,
@@ -164,8 +166,9 @@ impl Creation {
         Ok(self)
     }
 
-    /// Adds default values. The container's own values, and every value that a plugin sets or removes, override
-    /// them. Later plugins receive them; they own nothing before [`Creation::settle`].
+    /// Adds default values. The container's own values, and every value that a plugin sets or
+    /// removes, override them. Later plugins receive them; they own nothing before
+    /// [`Creation::settle`].
     ///
     /// # Errors
     /// Fails if a reply with these values would.
@@ -216,8 +219,8 @@ impl Creation {
         self.updates.check_owned(plugin, rights)
     }
 
-    /// Returns the request for validators, once every plugin has answered. As in the reference, its adjustment has
-    /// empty parts.
+    /// Returns the request for validators, once every plugin has answered. As in the reference, its
+    /// adjustment has empty parts.
     pub fn validation_request(
         &self,
         plugins: Vec<api::PluginInstance>,
@@ -288,8 +291,8 @@ fn blank() -> api::ContainerAdjustment {
     adjust
 }
 
-/// Removes the parts of [`blank`] that no plugin used. Other empty messages stay: a plugin may send an empty scheduler
-/// intentionally.
+/// Removes the parts of [`blank`] that no plugin used. Other empty messages stay: a plugin may send
+/// an empty scheduler intentionally.
 fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.hooks);
     if let Some(linux) = adjust.linux.as_mut() {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers: values that are set only if neither the container nor any plugin, earlier or later, sets one.
+//! Offers: values that are set only if neither the container nor any plugin, earlier or later, sets
+//! one.
 //!
-//! Later plugins receive an offer. It owns nothing until all plugins have answered; then the values that no plugin set
-//! or removed are merged like a reply. Values are not examined.
+//! Later plugins receive an offer. It owns nothing until all plugins have answered; then the values
+//! that no plugin set or removed are merged like a reply. Values are not examined.
 
 use std::collections::HashSet;
 
@@ -78,7 +79,7 @@ pub(crate) enum Slot {
 }
 
 impl Slot {
-    /// Returns its name in owner tables.
+    /// Returns the value's name in owner tables.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Field(field, key) => flat_name(*field, key.as_deref()),
@@ -86,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// Returns the plugin that set or removed it in this container.
+    /// Returns the plugin that set or removed the value in this container.
     fn plugin_in(&self, owners: &Owners, container: &str) -> Option<String> {
         let Self::Field(field, key) = self else { return None };
         let owner = owners.owner(container, *field, key.as_deref())?;
@@ -94,7 +95,8 @@ impl Slot {
     }
 }
 
-/// Removes from `adjust` the values that the container has (`present`) and those in `owners`.
+/// Removes from `adjust` the values that the container has (`present`) and those in `owners`;
+/// returns the removed ones.
 pub(crate) fn give_way(
     from: &str,
     adjust: &mut api::ContainerAdjustment,
@@ -152,8 +154,8 @@ fn filter_text(keep: Keep<'_>, field: NriField, value: &mut String) {
     }
 }
 
-/// Removes from an adjustment the values that `keep` refuses. Every field is named, so that a new one
-/// breaks the build.
+/// Removes from an adjustment the values that `keep` refuses. Every field is named, so that a new
+/// one breaks the build.
 fn retain(adjust: &mut api::ContainerAdjustment, keep: Keep<'_>) {
     use NriField as F;
     let api::ContainerAdjustment {

@@ -81,7 +81,7 @@ pub struct Conflict {
     pub container: String,
     /// The later plugin, which is refused.
     pub new: String,
-    /// The plugin that owns it; the same one if a plugin set it twice in one reply.
+    /// The plugin that owns the field; equal to `new` if a plugin set the field twice in one reply.
     pub old: String,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fields that the operator permits a plugin to set.
 //!
-//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in the reference.
-//! `deny` overrides `allow`. Rules apply to single containers too (D44): a field must be permitted by both. Nothing
-//! here reads a configuration or selects a rule.
+//! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in
+//! the reference. `deny` overrides `allow`. Rules apply to single containers too (D44): a field
+//! must be permitted by both. Nothing here reads a configuration or selects a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -114,8 +114,8 @@ impl fmt::Display for RuleNote {
 }
 
 impl Rights {
-    /// Parses two lists of field names. An unknown name is an error, because a mistyped name in `deny` must not permit
-    /// the field.
+    /// Parses two lists of field names. An unknown name is an error, because a mistyped name in
+    /// `deny` must not permit the field.
     ///
     /// # Errors
     /// Fails at the first name that is not one of NRI's fields.
@@ -146,8 +146,8 @@ impl Rights {
         (against().find(|ruling| !ruling.is_audit), against().filter(|ruling| ruling.is_audit))
     }
 
-    /// Checks that a plugin may set a field of a container, for a value that adjustments cannot contain. Returns what a
-    /// rule in audit mode would refuse.
+    /// Checks that a plugin may set a field of a container, for a value that adjustments cannot
+    /// contain. Returns what a rule in audit mode would refuse.
     ///
     /// # Errors
     /// Fails if the operator does not permit it.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resources with one value each: one table for claims, overlays, offers, descriptions and patches.
+//! The resources with one value each: one table for claims, overlays, offers, descriptions and
+//! patches.
 //!
-//! The table destructures each message in full, so that a new member of the schema breaks the build here. Values are
-//! JSON, with `null` for absent. Values are not validated here.
+//! The table destructures each message in full, so that a new member of the schema breaks the build
+//! here. Values are JSON, with `null` for absent. Values are not validated here.
 
 use protobuf::{Message, MessageField};
 use serde_json::Value;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fields of the schema's messages, as a constant; a test compares them with the schema and prints the lines that it
-//! should have. Data only.
+//! The fields of the schema's messages, as a constant; a test compares them with the schema and
+//! prints the lines that it should have. Data only.
 
-/// A message: its name; two sets of field numbers as bits, for fields encoded as a number and for fields with a
-/// length prefix (a list of numbers may be either); and its fields that are messages, each with number, name and
-/// type.
+/// A message: its name; two sets of field numbers as bits, for fields encoded as a number and for
+/// fields with a length prefix (a list of numbers may be either); and its fields that are messages,
+/// each with number, name and type.
 pub(crate) type KnownFields =
     (&'static str, [u64; 2], &'static [(u32, &'static str, &'static str)]);
 

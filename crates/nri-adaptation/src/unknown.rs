@@ -2,9 +2,9 @@
 //! Fields of a plugin's reply that this version's schema does not know.
 //!
 //! A plugin built on a newer NRI may set fields that are unknown here. They never fail a container
-//! (D23), but must not be dropped silently, so every reply is searched for them. The search reads the
-//! encoded reply with a constant table of the schema's fields: the schema's reflection would keep
-//! some 500 KB in memory. Nothing is logged here.
+//! (D23), but must not be dropped silently, so every reply is searched for them. The search reads
+//! the encoded reply with a constant table of the schema's fields: the schema's reflection would
+//! keep some 500 KB in memory. Nothing is logged here.
 
 use std::collections::HashSet;
 
@@ -54,7 +54,8 @@ impl UnknownFields {
     }
 }
 
-/// Searches an encoded message of type `of`; the fields inside its own come after it, in the order of their numbers.
+/// Searches an encoded message of type `of`: notes its unknown fields by number, then searches the
+/// messages in its fields.
 fn walk(bytes: &[u8], of: &str, path: &str, found: &mut UnknownFields) -> protobuf::Result<()> {
     let at = MESSAGES.binary_search_by_key(&of, |(name, _, _)| name);
     let Some((_, [numbers, lengths], inside)): Option<&KnownFields> =

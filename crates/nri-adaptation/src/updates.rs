@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Updates of existing containers and evictions that plugins request.
 //!
-//! Updates of one container by several plugins become one, in order of first mention; the container of an
-//! UpdateContainer request comes last. A conflicting update that may fail is dropped silently; one of another container
-//! that a rule does not permit is dropped and listed (D44). Evictions are collected once per container. This module
-//! does not check whether a container exists, or apply a value. Reference: `update` and `getContainerUpdate` of NRI's
-//! result collector.
+//! Updates of one container by several plugins become one, in order of first mention; the container
+//! of an UpdateContainer request comes last. A conflicting update that may fail is dropped
+//! silently; one of another container that a rule does not permit is dropped and listed (D44).
+//! Evictions are collected once per container. This module does not check whether a container
+//! exists, or apply a value. Reference: `update` and `getContainerUpdate` of NRI's result
+//! collector.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -25,8 +26,8 @@ pub struct Updates {
     results: Vec<api::ContainerUpdate>,
     /// Index in `results` of a container's update.
     places: HashMap<String, usize>,
-    /// The update of the subject of an UpdateContainer request, once a plugin changed it: only the plugins' values,
-    /// without the request's.
+    /// The update of the subject of an UpdateContainer request, once a plugin changed it: only the
+    /// plugins' values, without the request's.
     own: Option<api::ContainerUpdate>,
     evictions: Vec<api::ContainerEviction>,
     evicted_by: BTreeMap<String, Vec<String>>,
@@ -71,7 +72,8 @@ pub struct Updated {
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The owners of fields, of all containers.
     pub owners: Owners,
-    /// The plugin and the path of each field that the schema does not know; such fields are not applied.
+    /// The plugin and the path of each field that the schema does not know; such fields are not
+    /// applied.
     pub unknown: Vec<(String, String)>,
     /// The changes that a rule in audit mode would refuse.
     pub noted: Vec<RuleNote>,
@@ -85,7 +87,8 @@ impl Updates {
         Self::new(UpdateSubject::Created(container.into()))
     }
 
-    /// Starts for an engine's update. Parts missing in the request are added as empty ones, as plugins expect.
+    /// Starts for an engine's update. Parts missing in the request are added as empty ones, as
+    /// plugins expect.
     pub fn for_update(mut request: api::UpdateContainerRequest) -> Self {
         let resources = request.linux_resources.mut_or_insert_default();
         resources.memory.mut_or_insert_default();
@@ -98,8 +101,8 @@ impl Updates {
         Self::new(UpdateSubject::Any)
     }
 
-    /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins. `None` if this is
-    /// not about an update.
+    /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins.
+    /// `None` if this is not about an update.
     pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
         match &self.subject {
             UpdateSubject::Updated(request) => Some(request),
@@ -224,7 +227,7 @@ impl Updates {
             let (plugin, container) = (plugin.to_owned(), container_id.clone());
             return Err(MergeError::UpdateOfSubject { plugin, container });
         }
-        // Koordinator's plugin leaves out the ID of the container that it is asked about.
+        // Koordinator's plugin omits the ID of the request's container in its reply.
         let asked = match &self.subject {
             UpdateSubject::Updated(request) if container_id.is_empty() => {
                 Some(request.container.id.clone())
@@ -279,8 +282,8 @@ impl Updates {
 
     /// Claims everything that an update sets, or nothing; false if the update is to be dropped.
     ///
-    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and reads the pids limit from the wrong
-    /// message (BUG-10).
+    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and reads the pids
+    /// limit from the wrong message (BUG-10).
     fn claim(
         &mut self,
         plugin: &str,
@@ -298,7 +301,8 @@ impl Updates {
                 self.owners.commit();
                 Ok(true)
             }
-            // Only a conflict is a failure that a plugin may ignore. What the operator forbids is always reported.
+            // Only a conflict is a failure that a plugin may ignore. What the operator forbids is
+            // always reported.
             Err(MergeError::Conflict(_)) if ignore_failure => {
                 self.owners.roll_back(container);
                 Ok(false)
@@ -371,7 +375,8 @@ impl Updates {
     }
 }
 
-/// Refuses an answer with too many entries; returns the places of fields that the schema does not know.
+/// Refuses an answer with too many entries; returns the places of fields that the schema does not
+/// know.
 pub(crate) fn examine<M: MessageFull>(plugin: &str, answer: &M) -> Result<Vec<String>, MergeError> {
     bounds::check(answer)
         .map_err(|what| MergeError::TooMany { plugin: plugin.to_owned(), what })?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built-in validator: refuses changes of a new container that the operator forbids to all plugins, and containers
-//! whose required plugins are missing.
+//! The built-in validator: refuses changes of a new container that the operator forbids to all
+//! plugins, and containers whose required plugins are missing.
 //!
-//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Messages are those of the
-//! reference except for doubled blanks, so that searches for them succeed. As in the reference, hooks cannot be removed
-//! and updates are not checked (BUG-28). Reference: `plugins/default-validator` of NRI v0.12.
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing.
+//! Messages are those of the reference except for doubled blanks, so that searches for them
+//! succeed. As in the reference, hooks cannot be removed and updates are not checked (BUG-28).
+//! Reference: `plugins/default-validator` of NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +18,8 @@ use nri_api as api;
 /// The annotation with which a pod requires plugins, in addition to the operator's.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
-/// Maximum plugins that one pod may require with its annotations, more than any node has. A truncated list would admit
-/// the pod without the others, so the pod is refused.
+/// Maximum plugins that one pod may require with its annotations, more than any node has. A
+/// truncated list would admit the pod without the others, so the pod is refused.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
 /// Characters of an annotation that a message shows.
@@ -86,9 +87,9 @@ impl DefaultValidator {
         let custom = ("custom", self.reject_custom_seccomp_adjustment);
         let unconfined = ("unconfined", self.reject_unconfined_seccomp_adjustment);
         let mut kinds = match container.linux.seccomp_profile.as_ref() {
-            // NRI: a container without a profile counts as unconfined. An engine's document has policies but no
-            // profiles, so a policy without a profile may be of either kind: each flag refuses it, so that every set
-            // flag takes effect.
+            // NRI: a container without a profile counts as unconfined. An engine's document has
+            // policies but no profiles, so a policy without a profile may be of either kind: each
+            // flag refuses it, so that every set flag takes effect.
             None if container.linux.seccomp_policy.is_some() => {
                 vec![runtime_default, custom, unconfined]
             }
@@ -144,8 +145,8 @@ impl DefaultValidator {
         }
     }
 
-    /// The plugins that this container (`None`: the pod itself) requires and that are missing. Empty if the validator
-    /// is disabled or an annotation tolerates missing plugins.
+    /// The plugins that this container (`None`: the pod itself) requires and that are missing.
+    /// Empty if the validator is disabled or an annotation tolerates missing plugins.
     ///
     /// # Errors
     /// Fails when an applicable annotation is invalid.
@@ -169,8 +170,8 @@ impl DefaultValidator {
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
 
-    /// The plugins that any container of this pod may need. An invalid annotation names none, because the containers to
-    /// which it applies are refused.
+    /// The plugins that any container of this pod may need. An invalid annotation names none,
+    /// because the containers to which it applies are refused.
     pub fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
         if !self.enable {
             return BTreeSet::new();
@@ -180,8 +181,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks up owners by the adjustment's keys, and so misses removals, whose keys have marks
-    /// (BUG-25).
+    /// NRI: the reference looks up owners by the adjustment's keys, and so misses removals, whose
+    /// keys have marks (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,
@@ -213,9 +214,9 @@ pub struct ValidatorExemptions<'a> {
     pub tolerate_missing_plugins_annotation: &'a str,
 }
 
-/// Returns the missing plugins of `required` that this pod needs: a pod that runs a required plugin must be able to
-/// start without it. Each name is listed once, in the given order; without a container, these are the names that the
-/// pod itself needs.
+/// Returns the missing plugins of `required` that this pod needs: a pod that runs a required plugin
+/// must be able to start without it. Each name is listed once, in the given order; without a
+/// container, these are the names that the pod itself needs.
 ///
 /// # Errors
 /// Fails when one is missing and the annotation that may exempt is invalid.
@@ -268,8 +269,8 @@ fn absent<'a>(
     required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
 }
 
-/// The plugins that a pod's annotations name for the pod and for its containers; an invalid list names none. The author
-/// chooses its length, so it is limited.
+/// The plugins that a pod's annotations name for the pod and for its containers; an invalid list
+/// names none. The author chooses its length, so it is limited.
 fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for (key, value) in &pod.annotations {

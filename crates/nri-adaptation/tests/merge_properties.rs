@@ -57,8 +57,8 @@ impl FieldRequest {
         }
     }
 
-    /// The removal that a plugin must send first to set this field if another plugin owns it; `None`
-    /// if there is none.
+    /// The removal that a plugin must send first to set this field if another plugin owns it;
+    /// `None` if there is none.
     fn release(&self) -> Option<Self> {
         match *self {
             Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),
@@ -274,8 +274,8 @@ fn plugin(number: usize) -> String {
     format!("{number:02}-p")
 }
 
-/// A container and an adjustment as sets, because the order of independent plugins may affect only the order of
-/// lists.
+/// A container and an adjustment as sets, because the order of independent plugins may affect only
+/// the order of lists.
 fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>) {
     fn texts<T: ToString>(list: &[T]) -> BTreeSet<String> {
         list.iter().map(ToString::to_string).collect()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The extension of NRI: messages and services of `proto/nri/extension`, and its events as bits. A plugin subscribes
-//! with [`SubscribeRequest`]; a runtime without the extension answers "unimplemented".
+//! The extension of NRI: messages and services of `proto/nri/extension`, and its events as bits. A
+//! plugin subscribes with [`SubscribeRequest`]; a runtime without the extension answers
+//! "unimplemented".
 
 use protobuf::{Enum, EnumOrUnknown};
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The identity of a plugin: index and name, and their validity. It does not check whether another plugin has the same
-//! one.
+//! The identity of a plugin: index and name, and their validity. It does not check whether another
+//! plugin has the same one.
 
 use std::fmt;
 
 use crate::text::cut;
 
-/// Maximum length of a plugin's name, in bytes. It is used as a file name, a metrics label and a table column.
+/// Maximum length of a plugin's name, in bytes. It is used as a file name, a metrics label and a
+/// table column.
 pub const PLUGIN_NAME: usize = 64;
 /// Maximum length of the NRI version that a plugin states, in bytes; the rest is cut.
 const NRI_VERSION: usize = 64;
@@ -29,9 +30,10 @@ impl fmt::Display for PluginIdentity {
 }
 
 impl PluginIdentity {
-    /// Checks a claimed identity. The characters of a name are those that NRI's own adaptation permits (v0.12.5),
-    /// including `+`, so that a plugin that registers with containerd or CRI-O also registers here. None of them has a
-    /// special meaning in a path, a metrics label, a pattern or a terminal.
+    /// Checks a claimed identity. The characters of a name are those that NRI's own adaptation
+    /// permits (v0.12.5), including `+`, so that a plugin that registers with containerd or CRI-O
+    /// also registers here. None of them has a special meaning in a path, a metrics label, a
+    /// pattern or a terminal.
     ///
     /// # Errors
     /// Fails on an index that is not two digits, and on a name that is empty, too long, or has

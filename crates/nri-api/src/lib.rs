@@ -12,15 +12,17 @@
 //! assert_eq!(adjustment.env[0].key, "GREETING");
 //! ```
 //!
-//! * [`extension`]: a service in addition to NRI's, about processes that `exec` starts and results of updates.
+//! * [`extension`]: a service in addition to NRI's, about processes that `exec` starts and results
+//!   of updates.
 //! * [`event`]: the events that a plugin subscribes to, with their bits.
 //! * [`identity`]: index and name of a plugin, and which of them are valid.
 //! * [`text`]: names and reasons that the peer chose, quoted for one line.
 //! * Feature `services`: the ttRPC clients and servers of both sides, asynchronous.
 //! * Feature `json`: messages as JSON (`json`), in protobuf's mapping.
 //!
-//! The crate contains only messages, no connections or plugins. The generated code is checked in, so that building
-//! needs no `protoc`; `tests/pure/wire.rs` of nri-runc generates it again and compares.
+//! The crate contains only messages, no connections or plugins. The generated code is checked in,
+//! so that building needs no `protoc`; `tests/pure/wire.rs` of nri-runc generates it again and
+//! compares.
 
 mod convert;
 pub mod event;

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Quotes text that the peer chose (names, reasons, error texts) for one line of a message or a log.
+//! Quotes text that the peer chose (names, reasons, error texts) for one line of a message or a
+//! log.
 //!
-//! A plugin chooses its name and its errors, an engine the names of pods. Unquoted, they could split a line, move a
-//! terminal's cursor or fill a disk.
+//! A plugin chooses its name and its errors, an engine the names of pods. Unquoted, they could
+//! split a line, move a terminal's cursor or fill a disk.
 
 use std::borrow::Cow;
 
-/// Quotes text as part of a line: at most `most` bytes and then its length ([`cut`]), without surrounding blanks. Line
-/// breaks and tabs become blanks, and other characters that a terminal would interpret or hide become escapes
-/// ([`printable`]).
+/// Quotes text as part of a line: at most `most` bytes and then its length ([`cut`]), without
+/// surrounding blanks. Line breaks and tabs become blanks, and other characters that a terminal
+/// would interpret or hide become escapes ([`printable`]).
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     printable(cut(text, most).replace(['\n', '\r', '\t'], " ").trim())
 }
 
-/// Quotes foreign text (names, annotations, error texts) for one cell or one line: control characters, line breaks,
-/// direction marks, and invisible characters become escapes such as `\n` and `\u{202e}`.
+/// Quotes foreign text (names, annotations, error texts) for one cell or one line: control
+/// characters, line breaks, direction marks, and invisible characters become escapes such as `\n`
+/// and `\u{202e}`.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -32,18 +34,20 @@ fn push(shown: &mut String, c: char) {
     } else if is_blank_letter(c) {
         shown.extend(c.escape_unicode());
     } else {
-        // Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that combine.
+        // Escaped are Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that
+        // combine.
         shown.extend(c.escape_debug());
     }
 }
 
-/// Whether it is a letter or symbol by category that fonts show as blank.
+/// Whether fonts show this character as blank although its category is that of letters or symbols.
 fn is_blank_letter(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
 }
 
-/// At most `most` bytes of `text`, cut between characters, and then its length. A text that was cut before keeps its
-/// original length: texts are cut where they enter, and again in a line.
+/// Returns `text`; if it is longer than `most` bytes, its beginning, cut between characters, and
+/// its length. A text that was cut before keeps its original length, because texts are cut where
+/// they enter and again in a line.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
@@ -51,7 +55,7 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
     let before = text.rsplit_once("… (").and_then(|(_, end)| end.strip_suffix(" bytes)"));
     let before = before.and_then(|number| number.parse::<usize>().ok());
-    // A smaller number is part of the text itself.
+    // A number below the text's length is part of the text itself.
     let length = before.unwrap_or_default().max(text.len());
     format!("{}… ({length} bytes)", split(text, most).0).into()
 }

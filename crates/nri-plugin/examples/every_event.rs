@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A handler for every event, with the harness's runtime: it runs and removes a pod with one container.
+//! A handler for every event, with the harness's runtime: it runs and removes a pod with one
+//! container.
 //!
 //! `cargo run -p nri-plugin --features harness --example every_event`
 #![expect(clippy::print_stdout, reason = "an example prints")]

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How an annotation of a pod applies to one container.
+//! Finds the annotation of a pod that applies to one container.
 
 use nri_api as api;
 
-/// The effective annotation `key` of the container called `container`, and the key under which it was found:
-/// `KEY/container.NAME` of `pod`, else `KEY/pod`, else `KEY`. The first that exists counts, even if it is empty.
+/// The effective annotation `key` of the container called `container`, and the key under which it
+/// was found: `KEY/container.NAME` of `pod`, else `KEY/pod`, else `KEY`. The first that exists
+/// counts, even if it is empty.
 #[must_use]
 pub fn annotation<'a>(
     pod: &'a api::PodSandbox,

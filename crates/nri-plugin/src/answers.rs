@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers as builders: the adjustment of a container that is being created, and updates of others. Each converts with
-//! `into()` to the protocol's message, but only for requests that it may answer. Values are not checked.
+//! Answers as builders: the adjustment of a container that is being created, and updates of others.
+//! Each converts with `into()` to the protocol's message, but only for requests that it may answer.
+//! Values are not checked.
 
 use nri_api as api;
 
@@ -231,7 +232,8 @@ impl Device {
     }
 }
 
-/// Updates of containers: the answer to Synchronize, UpdateContainer and StopContainer, or unprompted.
+/// Updates of containers: the answer to Synchronize, UpdateContainer and StopContainer, or
+/// unprompted.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct Updates(Vec<api::ContainerUpdate>);

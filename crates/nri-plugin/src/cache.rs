@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cache of pods and containers, each from the latest message about it. Synchronize fills it and events update it,
-//! including the one that a handler is called for. It never calls the runtime.
+//! A cache of pods and containers, each from the latest message about it. Synchronize fills it and
+//! events update it, including the one that a handler is called for. It never calls the runtime.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -20,7 +20,8 @@ pub(crate) const EVENTS: &[Event] = &[
     Event::RemoveContainer,
 ];
 
-/// The pods and containers of the node. A plugin that has one returns it from [`Handler::cache`](crate::Handler::cache).
+/// The pods and containers of the node. A plugin that has one returns it from
+/// [`Handler::cache`](crate::Handler::cache).
 ///
 /// A container is in it from PostCreateContainer on; one whose creation fails never is.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The context of a request: how long the runtime waits for the answer, and the runtime itself. Once synchronized, a
-//! plugin may call the runtime at any time, even from inside a handler.
+//! The context of a request: how long the runtime waits for the answer, and the runtime itself.
+//! Once synchronized, a plugin may call the runtime at any time, even from inside a handler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,8 +14,8 @@ use tokio::net::UnixStream;
 use crate::answers::UpdatesWithEvictions;
 use crate::{Result, status_message};
 
-/// Time limit for the runtime to answer the plugin: nri-runc allows half a minute for an update through the real
-/// runtime.
+/// Time limit for the runtime to answer the plugin: nri-runc allows half a minute for an update
+/// through the real runtime.
 pub(crate) const UPCALL_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Time limit for the runtime to answer a subscription: less than a plugin has for Synchronize.
@@ -41,7 +41,8 @@ impl Context {
         self.deadline
     }
 
-    /// How long the runtime still waits for the answer, zero once it does not; `None` if it stated no time-out.
+    /// How long the runtime still waits for the answer, zero once it does not; `None` if it stated
+    /// no time-out.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
@@ -65,7 +66,8 @@ impl std::fmt::Debug for RuntimeHandle {
 }
 
 impl RuntimeHandle {
-    /// Splits the plugin's stream into a handle of the runtime and the connection for the runtime's calls.
+    /// Splits the plugin's stream into a handle of the runtime and the connection for the runtime's
+    /// calls.
     pub(crate) fn split(stream: UnixStream) -> std::io::Result<(Self, Connection)> {
         let (trunk, plugin, runtime) = nri_transport::split(stream)?;
         let (client, extension) = nri_transport::clients(runtime);
@@ -86,7 +88,8 @@ impl RuntimeHandle {
         }
     }
 
-    /// Whether the runtime delivers this event of the extension; known from the call of `synchronize` on.
+    /// Whether the runtime delivers this event of the extension; known from the call of
+    /// `synchronize` on.
     #[must_use]
     pub fn delivers(&self, event: ExtensionEvent) -> bool {
         self.delivered.load(Ordering::Relaxed) & event.bit() != 0

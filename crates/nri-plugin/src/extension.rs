@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connects the extension's service with a [`Handler`](crate::Handler), as `service.rs` does for NRI's. It decides
-//! nothing.
+//! Connects the extension's service with a [`Handler`](crate::Handler), as `service.rs` does for
+//! NRI's. It decides nothing.
 
 use std::sync::Arc;
 

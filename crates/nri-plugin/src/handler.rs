@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The traits that a plugin implements, asynchronous and blocking. Every method but `events` has a default that
-//! changes nothing, so a plugin writes only the handlers of its events.
+//! The traits that a plugin implements, asynchronous and blocking. Every method but `events` has a
+//! default that changes nothing, so a plugin writes only the handlers of its events.
 
 use std::sync::Arc;
 
@@ -19,27 +19,30 @@ macro_rules! handlers {
         $(#[$doc:meta])*
         $method:ident($($argument:ident: $type:ty),*) -> $answer:ty;
     )*) => {
-        /// A plugin. An error from a handler refuses the engine's request (create, start, update); for past events
-        /// (stop, remove, the post events) the runtime only logs it.
+        /// A plugin. An error from a handler refuses the engine's request (create, start, update);
+        /// for past events (stop, remove, the post events) the runtime only logs it.
         ///
-        /// The runtime waits for a handler as long as [`Context::remaining`] returns. Then an asynchronous handler is
-        /// dropped at its current await; a [`BlockingHandler`]'s runs to its end, and its answer is discarded.
+        /// The runtime waits for a handler as long as [`Context::remaining`] returns. Then an
+        /// asynchronous handler is dropped at its current await; a [`BlockingHandler`]'s runs to
+        /// its end, and its answer is discarded.
         #[async_trait]
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
-            /// The events to receive; called after `configure`. Return at least one, because the protocol treats an
-            /// empty list as all. UpdatePodSandbox, PostUpdatePodSandbox and ValidateContainerAdjustment exist since
-            /// NRI v0.10: with an older runtime the plugin continues without them, or ends if it has no other events.
+            /// The events to receive; called after `configure`. Return at least one, because the
+            /// protocol treats an empty list as all. UpdatePodSandbox, PostUpdatePodSandbox and
+            /// ValidateContainerAdjustment exist since NRI v0.10: with an older runtime the plugin
+            /// continues without them, or ends if it has no other events.
             fn events(&self) -> &[Event];
 
-            /// The runtime's reaction when this plugin does not answer, unless the operator configures one. `None`: the
-            /// plugin is skipped, and disconnected after its first time-out. Runtimes before NRI v0.12.4 ignore it.
+            /// The runtime's reaction when this plugin does not answer, unless the operator
+            /// configures one. `None`: the plugin is skipped, and disconnected after its first
+            /// time-out. Runtimes before NRI v0.12.4 ignore it.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
             }
 
-            /// The events of the extension to receive, if the runtime has the extension, as nri-runc does. With another
-            /// runtime the plugin continues without them; see
+            /// The events of the extension to receive, if the runtime has the extension, as
+            /// nri-runc does. With another runtime the plugin continues without them; see
             /// [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers).
             fn extension_events(&self) -> &[ExtensionEvent] {
                 &[]
@@ -65,8 +68,8 @@ macro_rules! handlers {
             )*
         }
 
-        /// A plugin with blocking handlers, each on a separate thread; several may run concurrently. [`Blocking`] makes
-        /// it a [`Handler`], whose methods have the same meaning.
+        /// A plugin with blocking handlers, each on a separate thread; several may run
+        /// concurrently. [`Blocking`] makes it a [`Handler`], whose methods have the same meaning.
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait BlockingHandler: Send + Sync + 'static {
             /// The events to receive; see [`Handler::events`].
@@ -101,7 +104,8 @@ macro_rules! handlers {
             )*
         }
 
-        /// Lets a program share its handler with the plugin, to read the handler's state from elsewhere.
+        /// Lets a program share its handler with the plugin, to read the handler's state from
+        /// elsewhere.
         #[async_trait]
         impl<H: Handler + ?Sized> Handler for Arc<H> {
             fn events(&self) -> &[Event] {
@@ -180,12 +184,13 @@ macro_rules! handlers {
 }
 
 handlers! {
-    /// The plugin's configuration, in any format that the plugin chooses, and facts about the runtime. The first call
-    /// of each connection. An error ends the plugin.
+    /// The plugin's configuration, in any format that the plugin chooses, and facts about the
+    /// runtime. The first call of each connection. An error ends the plugin.
     configure(request: api::ConfigureRequest) -> ();
 
-    /// All existing pods and containers, collected from any number of messages; the answer may update containers.
-    /// Called once in each connection, before the first event. An error ends the plugin.
+    /// All existing pods and containers, collected from any number of messages; the answer may
+    /// update containers. Called once in each connection, before the first event. An error ends the
+    /// plugin.
     synchronize(pods: Vec<api::PodSandbox>, containers: Vec<api::Container>) -> Vec<api::ContainerUpdate>;
 
     /// A pod starts.
@@ -203,15 +208,15 @@ handlers! {
     /// A pod is removed.
     remove_pod_sandbox(request: api::RemovePodSandboxRequest) -> ();
 
-    /// A container is about to be created: the one event whose answer adjusts it. The request contains the changes of
-    /// plugins with a lower index.
+    /// A container is about to be created: the one event whose answer adjusts it. The request
+    /// contains the changes of plugins with a lower index.
     create_container(request: api::CreateContainerRequest) -> api::CreateContainerResponse;
 
     /// A container was created; its process waits for the start.
     post_create_container(request: api::PostCreateContainerRequest) -> ();
 
-    /// A container is about to be started. It has a process and a cgroup, except with nri-runc and an engine that
-    /// calls `run`.
+    /// A container is about to be started. It has a process and a cgroup, except with nri-runc and
+    /// an engine that calls `run`.
     start_container(request: api::StartContainerRequest) -> ();
 
     /// A container was started.
@@ -230,16 +235,16 @@ handlers! {
     /// A container is removed.
     remove_container(request: api::RemoveContainerRequest) -> ();
 
-    /// The changes of all plugins to a container that is being created. An error refuses the container; its text is
-    /// the reason.
+    /// The changes of all plugins to a container that is being created. An error refuses the
+    /// container; its text is the reason.
     validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
 
-    /// Extension: `exec` is about to start a process in a container; the answer may change its arguments, environment,
-    /// working directory and limits. An error refuses the process.
+    /// Extension: `exec` is about to start a process in a container; the answer may change its
+    /// arguments, environment, working directory and limits. An error refuses the process.
     exec_container(request: extension::ExecContainerRequest) -> extension::ExecContainerResponse;
 
-    /// Extension: the changes of all plugins to a process that `exec` is about to start. An error refuses the process;
-    /// its text is the reason.
+    /// Extension: the changes of all plugins to a process that `exec` is about to start. An error
+    /// refuses the process; its text is the reason.
     validate_exec(request: extension::ValidateExecRequest) -> ();
 
     /// Extension: a process of an `exec` was started, has ended, or was refused.

@@ -7,8 +7,9 @@ use std::os::unix::net::UnixStream;
 
 use crate::Result;
 
-/// The socket that this process inherited, with the number in `NRI_PLUGIN_SOCKET`; `None` if it was not launched. Call
-/// it before the process opens anything, because a wrong number may be that of a socket opened since.
+/// The socket that this process inherited, with the number in `NRI_PLUGIN_SOCKET`; `None` if it was
+/// not launched. Call it before the process opens anything, because a wrong number may be that of a
+/// socket opened since.
 pub(crate) fn inherited() -> Result<Option<UnixStream>> {
     let Some(number) = std::env::var_os("NRI_PLUGIN_SOCKET") else { return Ok(None) };
     let number = number.to_str().and_then(|number| number.parse::<i32>().ok());
@@ -28,6 +29,7 @@ pub(crate) fn inherited() -> Result<Option<UnixStream>> {
 
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that it is open, and the runtime that launched this process made it for this.
+    // SAFETY: the caller saw that it is open, and the runtime that launched this process made it
+    // for this.
     unsafe { OwnedFd::from_raw_fd(number) }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A framework for plugins of the Node Resource Interface (NRI).
 //!
-//! A container runtime (containerd, CRI-O, or any engine with nri-runc) asks plugins about each container before it
-//! creates it. A plugin implements [`Handler`], or [`BlockingHandler`] without async, lists its events, and ends `main`
-//! with [`main`]:
+//! A container runtime (containerd, CRI-O, or any engine with nri-runc) asks plugins about each
+//! container before it creates it. A plugin implements [`Handler`], or [`BlockingHandler`] without
+//! async, lists its events, and ends `main` with [`main`]:
 //!
 //! ```no_run
 //! use nri_plugin::{Adjustment, Context, Event, Handler, Result, api, async_trait};
@@ -31,22 +31,27 @@
 //! }
 //! ```
 //!
-//! The runtime can launch this program, which then inherits its socket as a descriptor. If it is started from a
-//! shell, it connects to the runtime's socket, reconnects with increasing pauses, and is synchronized again.
+//! The runtime can launch this program, which then inherits its socket as a descriptor. If it is
+//! started from a shell, it connects to the runtime's socket, reconnects with increasing pauses,
+//! and is synchronized again.
 //!
-//! * [`Plugin`] is that life without the command line: it runs over a socket, a descriptor or a stream.
-//!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers unasked, and ends it.
+//! * [`Plugin`] does the same without a command line, over a socket, a descriptor or a stream.
+//!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers
+//!   unprompted, and ends the plugin.
 //! * [`Context`] comes with each request: the time that remains for the answer, and the runtime.
-//! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update without a container
-//!   or without a value, an environment variable for a container that exists already.
+//! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update
+//!   without a container or without a value, an environment variable for a container that exists
+//!   already.
 //! * [`Cache`] contains the pods and containers of the node, and follows the events.
-//! * [`ExtensionEvent`]: events in addition to NRI's, of a runtime with the extension: processes that `exec` starts,
-//!   and the results of updates. [`Handler::extension_events`] subscribes to them.
+//! * [`ExtensionEvent`]: events in addition to NRI's, of a runtime with the extension: processes
+//!   that `exec` starts, and the results of updates. [`Handler::extension_events`] subscribes to
+//!   them.
 //! * [`annotation`] finds the annotation of a pod that applies to a container.
 //! * Feature `harness`: a runtime for tests, in the process of the test.
 //! * Feature `program`, on by default: [`main`].
 //!
-//! Everything runs on tokio and logs with `tracing`. The crate does not use bundles, or a particular runtime.
+//! Everything runs on tokio and logs with `tracing`. The crate does not use bundles, or a
+//! particular runtime.
 
 mod annotations;
 mod answers;

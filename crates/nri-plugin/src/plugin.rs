@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a plugin: it connects in one of three ways, reconnects under its identity, and ends gracefully.
+//! The life of a plugin: it connects in one of three ways, reconnects under its identity, and ends
+//! gracefully.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -22,13 +23,14 @@ use crate::{HandlerError, Result};
 /// The socket on which runtimes listen for plugins.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// Pauses between attempts to reach an unavailable runtime. Each is shortened by a random part of up to half, so that a
-/// node's plugins do not all reconnect together.
+/// Pauses between attempts to reach an unavailable runtime. Each is shortened by a random part of
+/// up to half, so that a node's plugins do not all reconnect together.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A connection that lasted this long resets the pauses.
 const STABLE: Duration = Duration::from_secs(5);
-/// Time limit for open requests when the plugin ends: longer than a runtime waits for an answer by default.
+/// Time limit for open requests when the plugin ends: longer than a runtime waits for an answer by
+/// default.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 /// Time limit for a probe to send its request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,8 +52,8 @@ impl std::fmt::Debug for Plugin {
 }
 
 impl Plugin {
-    /// Creates a plugin with the identity `id`: two digits, a hyphen, and a name. Plugins are asked in the order of
-    /// their digits.
+    /// Creates a plugin with the identity `id`: two digits, a hyphen, and a name. Plugins are asked
+    /// in the order of their digits.
     ///
     /// # Errors
     /// Fails when a runtime would refuse the identity.
@@ -105,11 +107,12 @@ impl Plugin {
         PluginHandle(Arc::clone(&self.progress))
     }
 
-    /// Runs over the inherited socket if a runtime launched this process, else over the runtime's socket.
+    /// Runs over the inherited socket if a runtime launched this process, else over the runtime's
+    /// socket.
     ///
     /// # Errors
-    /// Fails when the plugin refuses to be configured or synchronized. Without `reconnect`, or over an inherited
-    /// socket, also when the runtime cannot be reached or refuses the registration.
+    /// Fails when the plugin refuses to be configured or synchronized. Without `reconnect`, or over
+    /// an inherited socket, also when the runtime cannot be reached or refuses the registration.
     pub async fn run(self) -> Result<()> {
         if let Some(stream) = inherited()? {
             return self.serve(UnixStream::from_std(stream)?).await;
@@ -209,8 +212,8 @@ fn with_jitter(pause: Duration) -> Duration {
 pub struct PluginHandle(Arc<Progress>);
 
 impl PluginHandle {
-    /// Whether the plugin is registered, synchronized and responsive: the last request was answered in time, and no
-    /// open one is past its deadline.
+    /// Whether the plugin is registered, synchronized and responsive: the last request was answered
+    /// in time, and no open one is past its deadline.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.is_ready()
@@ -222,7 +225,8 @@ impl PluginHandle {
         until(&self.0.phase, is_synchronized).await;
     }
 
-    /// Updates containers unprompted over the current connection, and returns the updates that were not carried out.
+    /// Updates containers unprompted over the current connection, and returns the updates that were
+    /// not carried out.
     ///
     /// # Errors
     /// Fails when the plugin is not currently synchronized, or the runtime refuses all of them.

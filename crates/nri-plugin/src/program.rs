@@ -66,8 +66,8 @@ impl Options {
     }
 }
 
-/// The complete `main` of the plugin `id` (`NN-name`). Wrap a [`BlockingHandler`](crate::BlockingHandler) in
-/// [`Blocking`](crate::Blocking).
+/// The complete `main` of the plugin `id` (`NN-name`). Wrap a
+/// [`BlockingHandler`](crate::BlockingHandler) in [`Blocking`](crate::Blocking).
 pub fn main(id: &str, handler: impl Handler) -> ExitCode {
     // An argument that is not UTF-8 matches no option, and is refused as unknown.
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());

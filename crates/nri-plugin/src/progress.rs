@@ -26,7 +26,7 @@ pub(crate) struct Progress {
     /// Whether the plugin must end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
-    /// Whether the runtime may not support the subscription: it has sent nothing since.
+    /// Whether the runtime may not support the subscription, because it has sent nothing since.
     pub(crate) in_doubt: AtomicBool,
 }
 
@@ -60,8 +60,8 @@ impl Progress {
         OpenRequest { progress: Arc::clone(self), number }
     }
 
-    /// Whether it is synchronized and responsive: the last request was answered in time, and no open one is past its
-    /// deadline.
+    /// Whether it is synchronized and responsive: the last request was answered in time, and no
+    /// open one is past its deadline.
     pub(crate) fn is_ready(&self) -> bool {
         let is_synchronized = matches!(*self.phase.borrow(), Phase::Synchronized(_));
         let deadlines = self.deadlines();

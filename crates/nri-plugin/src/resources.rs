@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resources of a container, as a builder: for one that is being created ([`Resources`], in an adjustment) and for an
-//! existing one ([`Update`]). Both have the same setters. Values are not checked.
+//! Resources of a container, as a builder: for one that is being created ([`Resources`], in an
+//! adjustment) and for an existing one ([`Update`]). Both have the same setters. Values are not
+//! checked.
 
 use nri_api as api;
 
-/// Resources of a container that is being created. A resource that is not set keeps the engine's value.
+/// Resources of a container that is being created. A resource that is not set keeps the engine's
+/// value.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is part of an adjustment"]
 pub struct Resources(api::LinuxResources);
@@ -56,7 +58,8 @@ impl UpdateTarget {
     }
 }
 
-/// An update of an existing container: at least one resource. Other properties of a container cannot be updated.
+/// An update of an existing container: at least one resource. Other properties of a container
+/// cannot be updated.
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct Update(api::ContainerUpdate);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connects the protocol's service with a [`Handler`]: collects a snapshot from its parts, handles StateChange from old
-//! runtimes, updates the cache, and converts errors to statuses. It decides nothing.
+//! Connects the protocol's service with a [`Handler`]: collects a snapshot from its parts, handles
+//! StateChange from old runtimes, updates the cache, and converts errors to statuses. It decides
+//! nothing.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -30,7 +31,8 @@ pub(crate) struct Service {
     progress: Arc<Progress>,
     /// The time-out that the runtime stated in Configure, in milliseconds.
     request_timeout: AtomicI64,
-    /// Whether the previous connection ended at a subscription that the runtime may not have supported.
+    /// Whether the previous connection ended at a subscription that the runtime may not have
+    /// supported.
     was_in_doubt: bool,
 }
 
@@ -255,7 +257,8 @@ service! {
         })
     }
 
-    /// Handles the form in which runtimes before NRI v0.12 send events that now have separate methods.
+    /// Handles the form in which runtimes before NRI v0.12 send events that now have separate
+    /// methods.
     async fn state_change(
         &self,
         context: &TtrpcContext,

@@ -19,7 +19,8 @@ use crate::{HandlerError, Result, status_message};
 /// Interval at which a plugin that shuts down checks whether requests are still open.
 const IDLE_POLL: Duration = Duration::from_millis(10);
 
-/// A connected plugin, for callers that provide each stream. [`Plugin`](crate::Plugin) reconnects by itself.
+/// A connected plugin, for callers that provide each stream. [`Plugin`](crate::Plugin) reconnects
+/// by itself.
 pub struct Stub {
     runtime: RuntimeHandle,
     /// The reason why the plugin refused to start; empty for a plugin of the generated service.
@@ -35,8 +36,8 @@ impl std::fmt::Debug for Stub {
 }
 
 impl Stub {
-    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` is used if the runtime sends no
-    /// configuration, which it has only for plugins it launches.
+    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` is used if the
+    /// runtime sends no configuration, which it has only for plugins it launches.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.
@@ -58,8 +59,8 @@ impl Stub {
     ) -> Result<Self> {
         let (index, name) = id.split_once('-').unwrap_or((id, ""));
         let (runtime, plugin) = RuntimeHandle::split(stream)?;
-        // The phase is set before the plugin registers, because the runtime may synchronize the plugin before it
-        // answers the registration.
+        // The phase is set before the plugin registers, because the runtime may synchronize the
+        // plugin before it answers the registration.
         progress.phase.send_replace(Phase::Registered);
         let service = Service::new(handler, runtime.clone(), config.to_owned(), progress);
         let (refused, service) = (service.refused(), Arc::new(service));
@@ -71,7 +72,8 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Like [`serve`](Self::serve), for an implementation of the generated service, which answers each request itself.
+    /// Like [`serve`](Self::serve), for an implementation of the generated service, which answers
+    /// each request itself.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The events to which a plugin subscribes. A runtime disconnects a plugin that subscribes to an unknown event, and
-//! does not report its version before NRI v0.12.
+//! The events to which a plugin subscribes. A runtime disconnects a plugin that subscribes to an
+//! unknown event, and does not report its version before NRI v0.12.
 
 use nri_api as api;
 use nri_api::event::Event;
@@ -43,8 +43,8 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// Selects the events to subscribe to. If it is unknown what the runtime supports, all of `wanted`, unless it has
-    /// just disconnected the plugin for that.
+    /// Selects the events to subscribe to. If the runtime's NRI version is unknown, these are all
+    /// of `wanted`, unless the runtime has just disconnected the plugin for such a subscription.
     ///
     /// # Errors
     /// Fails if nothing remains, because the protocol treats an empty subscription as all events.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a plugin with the harness's runtime: restarts, conflicts, time-outs, readiness, its end.
+//! The life of a plugin with the harness's runtime: restarts, conflicts, time-outs, readiness, its
+//! end.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "a test writes its files and starts a program")]
@@ -311,7 +312,8 @@ fn greeter() -> &'static Path {
     })
 }
 
-/// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and it inherits nothing else.
+/// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and it inherits
+/// nothing else.
 fn launch(socket: std::os::unix::net::UnixStream, number: &str) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(greeter());

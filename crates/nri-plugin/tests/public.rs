@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The public items of the crate are those of `public.txt`: a changed line there is a change for authors of plugins.
-//! `UPDATE_GOLDEN=1 cargo test -p nri-plugin --test public` rewrites the list; the diff is the review.
+//! The public items of the crate are those of `public.txt`: a changed line there is a change for
+//! authors of plugins. `UPDATE_GOLDEN=1 cargo test -p nri-plugin --test public` rewrites the list;
+//! the diff is the review.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "the list is a file of this repository")]
@@ -31,7 +32,8 @@ fn sources() -> Vec<(String, String)> {
     found
 }
 
-/// Whether a declaration begins here: a public item, or a row of the tables of handlers and setters.
+/// Whether a declaration begins here: a public item, or a row of the tables of handlers and
+/// setters.
 fn begins(line: &str, name: &str) -> bool {
     let word = line.trim_start().split([' ', '(']).next().unwrap_or_default();
     let is_lower = !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
@@ -44,7 +46,8 @@ fn begins(line: &str, name: &str) -> bool {
         || (name == "handler.rs" && line.trim_start().starts_with("fn ") && !line.contains('$'))
 }
 
-/// Whether a declaration ends here: its parentheses are closed, and its body or the next declaration begins.
+/// Whether a declaration ends here: its parentheses are closed, and its body or the next
+/// declaration begins.
 fn is_whole(declaration: &str) -> bool {
     let count = |sign: char| declaration.matches(sign).count();
     let is_list = declaration.starts_with("pub use");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A runtime and a plugin in one process, over a socket: the plugin registers, the runtime configures it.
+//! A runtime and a plugin in one process, over a socket: the plugin registers, the runtime
+//! configures it.
 //!
 //! `cargo run -p nri-transport --example handshake`
 #![expect(clippy::print_stdout, reason = "an example prints")]

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the plugin service: sends a request as one ttRPC message, and finds its response by the number of the call.
+//! Calls of the plugin service: sends a request as one ttRPC message, and finds its response by the
+//! number of the call.
 //!
-//! The ttrpc crate's client has a task for each direction and copies the request at each step; this one encodes a
-//! request directly into frames, and wakes the caller with the received frame. It sets no deadline: the caller limits
-//! the wait, and an abandoned call is dropped. Reference: the ttRPC protocol, unary calls only.
+//! The ttrpc crate's client has a task for each direction and copies the request at each step; this
+//! one encodes a request directly into frames, and wakes the caller with the received frame. It
+//! sets no deadline: the caller limits the wait, and an abandoned call is dropped. Reference: the
+//! ttRPC protocol, unary calls only.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -39,7 +41,7 @@ const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used 
 
 /// A request of the plugin service.
 pub trait PluginRequest {
-    /// The service that it belongs to.
+    /// The service that has the method.
     const SERVICE: &str = PLUGIN_SERVICE;
     /// The name of its method.
     const METHOD: &str;
@@ -242,8 +244,8 @@ impl PluginCaller {
         self.reading.requests.count()
     }
 
-    /// Stops reading the plugin's requests, or resumes. They are still read while a call awaits its response, which may
-    /// come after them.
+    /// Stops reading the plugin's requests, or resumes. They are still read while a call awaits its
+    /// response, which may come after them.
     pub fn pause_requests(&self, is_paused: bool) {
         self.reading.pause.set(is_paused);
     }
@@ -283,7 +285,8 @@ impl PluginCaller {
         self.call_with_copies(request, timeout, metadata, &mut CallCopies::default()).await
     }
 
-    /// Like [`Self::call`], with copies of both messages; the request's copy is available even without a response.
+    /// Like [`Self::call`], with copies of both messages; the request's copy is available even
+    /// without a response.
     ///
     /// # Errors
     /// As [`Self::call`].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registration, and the service of each side on its connection. A connection registers once, under an identity that is
-//! checked here; the runtime checks whether another plugin has the same one.
+//! Registration, and the service of each side on its connection. A connection registers once, under
+//! an identity that is checked here; the runtime checks whether another plugin has the same one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,7 +79,8 @@ struct RuntimeService {
     trunk: Trunk,
     registered: mpsc::Sender<PluginIdentity>,
     identity: OnceCell<PluginIdentity>,
-    /// Index and name of a launched plugin, from its file name; those in its registration are ignored.
+    /// Index and name of a launched plugin, from its file name; those in its registration are
+    /// ignored.
     launched_as: Option<(String, String)>,
     is_synchronized: Arc<AtomicBool>,
     /// Its subscribed events of the extension, as bits.
@@ -203,7 +204,8 @@ impl RuntimeServer {
     }
 }
 
-/// Serves a plugin that has not registered. `launched_as`: index and name of one that the runtime launched.
+/// Serves a plugin that has not registered. `launched_as`: index and name of one that the runtime
+/// launched.
 ///
 /// # Errors
 /// Fails when ttRPC cannot serve the connection.
@@ -260,8 +262,8 @@ async fn start(
     Ok(RuntimeServer { registration, is_synchronized, extension, _server: server.await? })
 }
 
-/// Serves the plugin's side, with the extension if the plugin has it. The runtime may call before it has answered
-/// the registration, so a plugin serves before it registers.
+/// Serves the plugin's side, with the extension if the plugin has it. The runtime may call before
+/// it has answered the registration, so a plugin serves before it registers.
 ///
 /// # Errors
 /// Fails when ttRPC cannot serve the connection.

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection between a container runtime and a plugin of the Node Resource Interface (NRI), for both sides.
+//! The connection between a container runtime and a plugin of the Node Resource Interface (NRI),
+//! for both sides.
 //!
-//! One stream carries two ttRPC connections: over the first the runtime calls the plugin, over the second the plugin
-//! calls the runtime. This crate splits the stream, limits what the peer may send, makes calls, and registers plugins.
-//! It handles neither events nor containers; `nri-plugin`, built on it, is for writing plugins.
+//! One stream carries two ttRPC connections: over the first the runtime calls the plugin, over the
+//! second the plugin calls the runtime. This crate splits the stream, limits what the peer may
+//! send, makes calls, and registers plugins. It handles neither events nor containers;
+//! `nri-plugin`, built on it, is for writing plugins.
 //!
-//! * [`split`] gives both connections as byte streams for ttRPC's clients and servers: a plugin's side.
-//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first: a runtime's side. It copies each request once,
-//!   and [saves](PluginCaller::save) a connection between two calls for another program of the process.
+//! * [`split`] gives both connections as byte streams for ttRPC's clients and servers: a plugin's
+//!   side.
+//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first: a runtime's side. It copies
+//!   each request once, and [saves](PluginCaller::save) a connection between two calls for another
+//!   program of the process.
 //! * [`serve_runtime`] and [`register`] are the two sides of the registration.
 //!
 //! ```
@@ -30,8 +34,8 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(both()).unwrap();
 //! ```
 //!
-//! The example `handshake` does the same over a socket, and configures the plugin. Everything runs on tokio.
-//! Reference: `pkg/net/multiplex` of NRI and the protocol of ttRPC, unary calls only.
+//! The example `handshake` does the same over a socket, and configures the plugin. Everything runs
+//! on tokio. Reference: `pkg/net/multiplex` of NRI and the protocol of ttRPC, unary calls only.
 
 mod backpressure;
 mod caller;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multiplexer: two ttRPC connections over one stream, in NRI's protocol for plugins.
 //!
-//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the reference's reader shape
-//! the writer: a frame that starts a ttRPC message must not exceed 4096 bytes, and two messages must never share a
-//! frame; otherwise a plugin stops answering forever. So a message is sent as one frame of at most 4096 bytes, or as
-//! that and one with the rest. The reader treats frames as a plain stream of bytes, and stops reading the trunk
-//! (backpressure, `backpressure.rs`) when a connection is not drained.
+//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the
+//! reference's reader shape the writer: a frame that starts a ttRPC message must not exceed 4096
+//! bytes, and two messages must never share a frame; otherwise a plugin stops answering forever. So
+//! a message is sent as one frame of at most 4096 bytes, or as that and one with the rest. The
+//! reader treats frames as a plain stream of bytes, and stops reading the trunk (backpressure,
+//! `backpressure.rs`) when a connection is not drained.
 
 use std::io;
 use std::pin::Pin;
@@ -34,8 +35,8 @@ pub const CLOSED: &str = "it closed the connection";
 /// Size of a read in bytes, and its maximum for a large frame.
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
-/// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name and a version need
-/// about a hundred.
+/// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name
+/// and a version need about a hundred.
 const UNREGISTERED: usize = 64 << 10;
 
 /// Splits `stream` into the plugin connection and the runtime connection.
@@ -67,7 +68,8 @@ pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Con
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
 
-/// Continues with a runtime's stream that another program of this process has [saved](PluginCaller::save).
+/// Continues with a runtime's stream that another program of this process has
+/// [saved](PluginCaller::save).
 ///
 /// # Errors
 /// Fails when the event loop cannot register it.
@@ -119,13 +121,14 @@ impl Pause {
         self.0.send_if_modified(|was| std::mem::replace(was, is_paused) != is_paused);
     }
 
-    /// Wakes a waiting reader, which checks again. Each call to a plugin does this, and pauses are rare.
+    /// Wakes a waiting reader, which checks again. Each call to a plugin does this, and pauses are
+    /// rare.
     pub(crate) fn wake(&self) {
         self.0.send_if_modified(|is_paused| *is_paused);
     }
 
-    /// Waits for the end of the pause. Responses may come after a request, so reading continues while a call awaits
-    /// one.
+    /// Waits for the end of the pause. Responses may come after a request, so reading continues
+    /// while a call awaits one.
     async fn wait(&self, plugin: &Inbox) {
         let Inbox::Answers(answers) = plugin else { return };
         let mut paused = self.0.subscribe();
@@ -178,8 +181,8 @@ enum Inbox {
 }
 
 impl Inbox {
-    /// Waits until a frame of this length can be buffered, then takes it from the received bytes. Until then it stays
-    /// there, so that it can be saved for another program.
+    /// Waits until a frame of this length can be buffered, then takes it from the received bytes.
+    /// Until then it stays there, so that it can be saved for another program.
     async fn take(&self, unread: &Unread, length: usize) -> Result<(), usize> {
         match self {
             Self::Stream(incoming, requests) => {
@@ -193,9 +196,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the received part of a frame that is longer than the protocol permits, and returns whether there was any;
-    /// `None` if the frame ends the connection. An overlong response is skipped, because it may be a refusal, which
-    /// must not look like a broken connection.
+    /// Takes the received part of a frame that is longer than the protocol permits, and returns
+    /// whether there was any; `None` if the frame ends the connection. An overlong response is
+    /// skipped, because it may be a refusal, which must not look like a broken connection.
     fn take_long(&self, unread: &Unread, id: u32, trunk: &Trunk) -> Option<bool> {
         let Self::Answers(answers) = self else { return None };
         if id != PLUGIN_CONNECTION || !trunk.is_registered() {
@@ -221,7 +224,8 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Waits for space for a frame. `None` if the connection ended here: its frames are dropped like unknown ones.
+    /// Waits for space for a frame. `None` if the connection ended here: its frames are dropped
+    /// like unknown ones.
     async fn reserve(&self, length: usize) -> Option<RoomTaken> {
         if self.sender.is_closed() { None } else { Some(self.room.reserve(length).await) }
     }
@@ -262,8 +266,8 @@ fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
 
-/// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a header, usually in
-/// one read.
+/// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a
+/// header, usually in one read.
 async fn read_frames(
     reader: &mut PluginStream,
     trunk: &Trunk,
@@ -506,7 +510,8 @@ mod tests {
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
 
-    /// A refusal whose ttRPC message has this length, as the response to the first call, in one frame.
+    /// A refusal whose ttRPC message has this length, as the response to the first call, in one
+    /// frame.
     fn refusal(length: usize) -> Vec<u8> {
         let body = |words: usize| {
             let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plugin's stream, for reading and writing bytes.
 //!
-//! The event loop watches it only for reading. tokio's own stream is also watched for writing, so each message that a
-//! plugin reads would wake the daemon needlessly, once for each request to each plugin. This one waits for space only
-//! after a write found none. It does not know frames.
+//! The event loop watches it only for reading. tokio's own stream is also watched for writing, so
+//! each message that a plugin reads would wake the daemon needlessly, once for each request to each
+//! plugin. This one waits for space only after a write found none. It does not know frames.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for another program of
-//! this daemon. It reads no stream.
+//! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for
+//! another program of this daemon. It reads no stream.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -88,7 +88,8 @@ impl Unread {
         payload
     }
 
-    /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as a frame.
+    /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as
+    /// a frame.
     pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
         let Some((id, whole)) = self.header() else { return Vec::new() };
         let payload = self.take_frame(length);
@@ -151,7 +152,8 @@ impl OpenRequests {
     /// Records received bytes of the connection.
     ///
     /// # Errors
-    /// Fails with the length of a message that is longer than the protocol permits: none of it is kept.
+    /// Fails with the length of a message that is longer than the protocol permits: none of it is
+    /// kept.
     pub(crate) fn came(&self, bytes: &[u8]) -> Result<(), usize> {
         let mut open = self.lock();
         open.beginning.extend_from_slice(bytes);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decodes a document like Go's decoder, if strict readers would read it differently.
 //!
-//! runc accepts documents that strict readers refuse or read differently: repeated members, members in another case,
-//! strings with lone surrogates or bytes that are not UTF-8, `null` in lists, any text after the document. Plugins must
-//! receive what runc reads, or a member could be hidden from them. Nothing is edited here. Reference: Go
-//! `encoding/json` (`Unmarshal`); tried with runc 1.1.5, 1.5.2 and 1.6.0-rc.1.
+//! runc accepts documents that strict readers refuse or read differently: repeated members, members
+//! in another case, strings with lone surrogates or bytes that are not UTF-8, `null` in lists, any
+//! text after the document. Plugins must receive what runc reads, or a member could be hidden from
+//! them. Nothing is edited here. Reference: Go `encoding/json` (`Unmarshal`); tried with runc
+//! 1.1.5, 1.5.2 and 1.6.0-rc.1.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -50,8 +51,8 @@ const DEEPEST: usize = 64;
 /// Decodes a document like Go; `None` if a strict reader reads the same.
 ///
 /// # Errors
-/// Fails like Go's decoder if the document does not begin with a JSON object, and with [`DocumentError::Repeated`] if
-/// parts of an earlier, repeated member may stay in force.
+/// Fails like Go's decoder if the document does not begin with a JSON object, and with
+/// [`DocumentError::Repeated`] if parts of an earlier, repeated member may stay in force.
 pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let malformed =
         |error: serde_json::Error| DocumentError::Malformed { detail: error.to_string() };
@@ -203,9 +204,10 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Adds a member to the object `of`. If it is repeated, objects are merged into the earlier one, and the values of a
-/// map and lists of texts or numbers are replaced. Go merges the elements of other lists into the earlier elements, and
-/// `null` removes some numbers but not others: these fail with the path.
+/// Adds a member to the object `of`. If it is repeated, objects are merged into the earlier one,
+/// and the values of a map and lists of texts or numbers are replaced. Go merges the elements of
+/// other lists into the earlier elements, and `null` removes some numbers but not others: these
+/// fail with the path.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A JSON document that can be edited without being rewritten.
 //!
-//! Objects are opened one level at a time, and only if a member of them changes. The rest stays a byte range of
-//! the original text and is written back unchanged: blanks, unusual numbers, escapes, lone surrogates, order of keys,
-//! repeated unknown keys. Nothing is guessed: if a key to edit is repeated, or in another case, Go's decoder would
-//! merge what this parser reads as two members, so the edit is refused. Reference: Go `encoding/json` (`Unmarshal`: key
-//! case, duplicates, null), RFC 8259.
+//! Objects are opened one level at a time, and only if a member of them changes. The rest stays a
+//! byte range of the original text and is written back unchanged: blanks, unusual numbers, escapes,
+//! lone surrogates, order of keys, repeated unknown keys. Nothing is guessed: if a key to edit is
+//! repeated, or in another case, Go's decoder would merge what this parser reads as two members, so
+//! the edit is refused. Reference: Go `encoding/json` (`Unmarshal`: key case, duplicates, null),
+//! RFC 8259.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,7 +18,8 @@ use crate::array::Array;
 use crate::gojson::{fold, is_field};
 use crate::scan::{self, MemberSpan};
 
-/// The largest document in bytes: engines write smaller ones, and reading it takes the node's memory.
+/// The largest document in bytes: engines write smaller ones, and reading it takes the node's
+/// memory.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// The reason why a document cannot be edited.
@@ -59,7 +61,8 @@ pub enum DocumentError {
     },
 }
 
-/// Formats a name that the document's author chose for a one-line message: at most a hundred characters, escaped.
+/// Formats a name that the document's author chose for a one-line message: at most a hundred
+/// characters, escaped.
 fn shown(name: &str) -> String {
     const MOST: usize = 100;
     let mut shown: String = name.chars().take(MOST).flat_map(char::escape_debug).collect();
@@ -81,8 +84,8 @@ pub struct SpecDocument<'t> {
 }
 
 impl<'t> SpecDocument<'t> {
-    /// Checks that `text` begins with a JSON object, and opens only its top level. Go's decoder ignores text after it,
-    /// which is preserved.
+    /// Checks that `text` begins with a JSON object, and opens only its top level. Go's decoder
+    /// ignores text after it, which is preserved.
     pub fn parse(text: &'t [u8]) -> Result<Self, DocumentError> {
         if text.len() > MAX_BYTES {
             return Err(DocumentError::TooLarge { size: text.len() });
@@ -372,8 +375,8 @@ impl<'t> Object<'t> {
         out.extend_from_slice(style.tail);
     }
 
-    /// The text that separated a member from its neighbour in the original. It is used even if that neighbour is gone,
-    /// so that removing a member only removes text.
+    /// The text that separated a member from its neighbour in the original. It is used even if that
+    /// neighbour is gone, so that removing a member only removes text.
     fn before(&self, index: usize) -> Option<&'t [u8]> {
         let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
@@ -449,8 +452,8 @@ impl<'t> Member<'t> {
     }
 }
 
-/// Decodes a value of the document. A value that serde_json cannot represent (nested too deep, lone surrogates) becomes
-/// a string of its source.
+/// Decodes a value of the document. A value that serde_json cannot represent (nested too deep, lone
+/// surrogates) becomes a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of JSON members as Go compares them: a decoder in Go matches a member with a field whose name differs only in
-//! case. This matters if a person, an image or a tenant may have written what an engine or runc reads; JSON written by
-//! Go has the fields' exact names.
+//! Names of JSON members as Go compares them: a decoder in Go matches a member with a field whose
+//! name differs only in case. This matters if a person, an image or a tenant may have written what
+//! an engine or runc reads; JSON written by Go has the fields' exact names.
 //!
-//! Go folds letter by letter: two letters beyond ASCII fold to ASCII ones (U+017F to s, U+212A to k). No letter folds
-//! to two ("ß" is not "ss"), and neither Turkish i folds to i. Reference: Go `encoding/json`, `fold.go`;
-//! `tests/engines/interop/names.rs` asks Go about every letter.
+//! Go folds letter by letter: two letters beyond ASCII fold to ASCII ones (U+017F to s, U+212A to
+//! k). No letter folds to two ("ß" is not "ss"), and neither Turkish i folds to i. Reference: Go
+//! `encoding/json`, `fold.go`; `tests/engines/interop/names.rs` asks Go about every letter.
 
-/// Folds all spellings of a field to one. Field names are ASCII, and only these two other letters can match an ASCII
-/// one.
+/// Folds all spellings of a field to one. Field names are ASCII, and only these two other letters
+/// can match an ASCII one.
 pub fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',

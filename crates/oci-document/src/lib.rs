@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Edits a JSON document without rewriting it, and reads it as Go's decoder does.
 //!
-//! A container's `config.json` is written by one program and read by another, both usually in Go. A program between
-//! them that parses and serializes it changes it: unknown members are lost, `1E+400` becomes an error, blanks and the
-//! order of members change, and only one of the two programs may read a member spelled `Process`. [`SpecDocument`]
-//! makes the requested changes, and preserves every other byte:
+//! A container's `config.json` is written by one program and read by another, both usually in Go. A
+//! program between them that parses and serializes it changes it: unknown members are lost,
+//! `1E+400` becomes an error, blanks and the order of members change, and only one of the two
+//! programs may read a member spelled `Process`. [`SpecDocument`] makes the requested changes, and
+//! preserves every other byte:
 //!
 //! ```
 //! use oci_document::SpecDocument;
@@ -22,9 +23,9 @@
 //! # }
 //! ```
 //!
-//! An ambiguous edit is refused: of `args` and `ARGS` in one object, Go's decoder may read one and other readers the
-//! other ([`DocumentError::Ambiguous`]). [`odd_document`] reads a whole document like Go, and [`fold`] and [`is_field`]
-//! compare names of members like Go.
+//! An ambiguous edit is refused: of `args` and `ARGS` in one object, Go's decoder may read one and
+//! other readers the other ([`DocumentError::Ambiguous`]). [`odd_document`] reads a whole document
+//! like Go, and [`fold`] and [`is_field`] compare names of members like Go.
 //!
 //! Everything here is pure: no file is opened.
 

@@ -144,7 +144,7 @@ fn enter(text: &[u8], open: usize, bracket: u8) -> Option<usize> {
     (text.get(open) == Some(&bracket)).then(|| skip_blank(text, open + 1))
 }
 
-/// After a value: the start of the next entry, or `None` inside when `close` follows.
+/// Returns the start of the entry after a value; the inner `None` means that `close` follows.
 fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
     let at = skip_blank(text, end);
     match *text.get(at)? {

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::Result;
 
-/// Reads the container of a bundle: its command line, environment, annotations and mounts, and memory and CPU limits.
+/// Reads the container of a bundle: its command line, environment, annotations and mounts, and
+/// memory and CPU limits.
 ///
 /// # Errors
 /// Fails when the bundle has no `config.json` that is a JSON object.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A runtime for tests, in the process of the test: no engine, no container, no root.
 //!
-//! It listens on a socket in a private folder, registers plugins like a runtime, asks them in index order, and merges
-//! their answers by nri-runc's rules. A conflict, a refusal or a time-out fails the request. A restart closes every
-//! connection, and accepts the plugins that reconnect.
+//! It listens on a socket in a private folder, registers plugins like a runtime, asks them in index
+//! order, and merges their answers by nri-runc's rules. A conflict, a refusal or a time-out fails
+//! the request. A restart closes every connection, and accepts the plugins that reconnect.
 //!
 //! ```
 //! use nri_plugin::harness::{Runtime, container, pod};
@@ -140,7 +140,8 @@ impl Runtime {
     /// Runs a plugin in this process, and waits until it is synchronized.
     ///
     /// # Errors
-    /// Fails when the identity is not valid, or the plugin refuses to be configured or synchronized.
+    /// Fails when the identity is not valid, or the plugin refuses to be configured or
+    /// synchronized.
     pub async fn add(&mut self, id: &str, handler: impl Handler) -> Result<PluginHandle> {
         let plugin = Plugin::new(id, handler)?.socket(self.socket());
         self.start(plugin).await
@@ -158,7 +159,8 @@ impl Runtime {
         Ok(handle)
     }
 
-    /// Waits for a plugin to connect, and registers, configures and synchronizes it; returns its identity.
+    /// Waits for a plugin to connect, and registers, configures and synchronizes it; returns its
+    /// identity.
     ///
     /// # Errors
     /// Fails when none comes within half a minute, or when it is refused or refuses.
@@ -168,8 +170,9 @@ impl Runtime {
         self.register(stream, None).await
     }
 
-    /// Registers, configures and synchronizes a plugin that the test has launched with the other end of this stream,
-    /// with its index, name and configuration; returns its identity. A restart does not relaunch it.
+    /// Registers, configures and synchronizes a plugin that the test has launched with the other
+    /// end of this stream, with its index, name and configuration; returns its identity. A restart
+    /// does not relaunch it.
     ///
     /// # Errors
     /// Fails when it is not registered within half a minute, or when it refuses.
@@ -209,8 +212,8 @@ impl Runtime {
         connected.map(Connected::id).collect()
     }
 
-    /// Closes every connection like a restart, and waits until as many plugins are connected and synchronized again.
-    /// Pods and containers stay.
+    /// Closes every connection like a restart, and waits until as many plugins are connected and
+    /// synchronized again. Pods and containers stay.
     ///
     /// # Errors
     /// Fails when a plugin does not reconnect.
@@ -225,7 +228,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// The unsolicited updates and evictions that plugins have sent; the harness has applied them.
+    /// The unprompted updates and evictions that plugins have sent; the harness has applied them.
     #[must_use]
     pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
         self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
@@ -292,7 +295,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Creates a container in a running pod: CreateContainer, ValidateContainerAdjustment, PostCreateContainer.
+    /// Creates a container in a running pod: CreateContainer, ValidateContainerAdjustment,
+    /// PostCreateContainer.
     ///
     /// # Errors
     /// Fails when a plugin refuses it or does not answer, or two plugins set the same field.
@@ -347,7 +351,8 @@ impl Runtime {
         self.notify(Event::PostStartContainer, &request).await
     }
 
-    /// Updates the resources of a container as an engine does: UpdateContainer, PostUpdateContainer.
+    /// Updates the resources of a container as an engine does: UpdateContainer,
+    /// PostUpdateContainer.
     ///
     /// # Errors
     /// Fails when the container does not exist, a plugin refuses or does not answer, or two plugins
@@ -419,7 +424,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Sends the requests of a recording (`nri-runc nri replay --record`) to the plugins, and returns their answers.
+    /// Sends the requests of a recording (`nri-runc nri replay --record`) to the plugins, and
+    /// returns their answers.
     ///
     /// # Errors
     /// Fails at a line that is not a request.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording of a node as a test case: sends the lines that `nri-runc nri replay --record` writes to the plugins.
+//! A recording of a node as a test case: sends the lines that `nri-runc nri replay --record` writes
+//! to the plugins.
 
 use std::path::Path;
 

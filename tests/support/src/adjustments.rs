@@ -54,14 +54,15 @@ pub fn bind_mount(source: &Path, destination: &str) -> Mount {
     Mount::of("bind", &source.display().to_string(), destination).option("bind").read_only()
 }
 
-/// Exactly 321 open files: runc 1.1 may give a later process the hard limit as the soft one too.
+/// Adds a limit of 321 open files, soft and hard, because runc 1.1 may give a later process the
+/// hard limit as the soft one too.
 pub fn just_so_many_files(adjustment: Adjustment) -> Adjustment {
     adjustment.rlimit("RLIMIT_NOFILE", 321, 321)
 }
 
-/// An adjustment with each kind of value: a variable, 123 open files (321 on request), an annotation, CPU shares,
-/// 32 MiB of memory, the out-of-memory score 950, and one of the kernel's own devices (major 1) under another
-/// name.
+/// An adjustment with each kind of value: a variable, 123 open files (321 on request), an
+/// annotation, CPU shares, 32 MiB of memory, the out-of-memory score 950, and one of the kernel's
+/// own devices (major 1) under another name.
 pub fn every_kind(shares: u64, device: &str, minor: i64) -> Adjustment {
     Adjustment::new()
         .env("HELLO", "there")
@@ -72,12 +73,13 @@ pub fn every_kind(shares: u64, device: &str, minor: i64) -> Adjustment {
         .device(Device::character(device, 1, minor))
 }
 
-/// Prints what a later process sees of [`closed_device`]: mode, type and numbers of its node, and groups.
+/// Prints what a later process sees of [`closed_device`]: mode, type and numbers of its node, and
+/// groups.
 pub const LOOK_AT_CLOSED_DEVICE: &str =
     "/bin/busybox stat -c '%a %t:%T' /dev/closed; /bin/busybox id -G";
 
-/// A plugin that gives each container a CDI device, which is written below `dir` (`cdi`): a node that only root
-/// may open on the host, and the group 4400.
+/// A plugin that gives each container a CDI device, which is written below `dir` (`cdi`): a node
+/// that only root may open on the host, and the group 4400.
 pub fn closed_device(dir: &Path) -> Script {
     use nix::sys::stat::{Mode, SFlag, makedev, mknod};
     let node = dir.join("closed-node");
@@ -98,8 +100,8 @@ pub fn update_of(container: &str, resources: &Value) -> api::ContainerUpdate {
     Update::of(container).resources(resources_of(resources)).into()
 }
 
-/// An OCI hook that gives the container an address while its runtime creates it, as a network plugin would;
-/// `None` after printing why the test is skipped.
+/// An OCI hook that gives the container an address while its runtime creates it, as a network
+/// plugin would; `None` after printing why the test is skipped.
 pub fn gives_address(address: &str) -> Option<api::Hooks> {
     let is_there = |program: &str| {
         ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]

@@ -16,12 +16,13 @@ pub fn has_systemd() -> bool {
     is_v2() && Path::new("/run/systemd/private").exists()
 }
 
-/// The hierarchy of version 2 beside those of version 1, if this machine has both: crun then runs no container.
+/// The hierarchy of version 2 beside those of version 1, if this machine has both: crun then runs
+/// no container.
 pub fn v2_beside_v1() -> Option<&'static str> {
     Some("/sys/fs/cgroup/unified").filter(|path| Path::new(path).join("cgroup.procs").exists())
 }
 
-/// Leaves this thread, and what it starts from now on, without that hierarchy.
+/// Unmounts that hierarchy for this thread and the processes that it starts from now on.
 pub fn leave_v2_beside_v1() {
     let Some(beside) = v2_beside_v1() else { return };
     unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -30,8 +31,8 @@ pub fn leave_v2_beside_v1() {
     umount(beside).unwrap();
 }
 
-/// Lines of a shell script that give its mount namespace a private `/run`, with the sockets of systemd and its bus
-/// at their paths. `$1` is a private folder.
+/// Lines of a shell script that give its mount namespace a private `/run`, with the sockets of
+/// systemd and its bus at their paths. `$1` is a private folder.
 pub const OWN_RUN: &str = r#"
 for dir in dbus systemd; do
     [ ! -d "/run/$dir" ] || { mkdir -p "$1/run/$dir" && mount --bind "/run/$dir" "$1/run/$dir"; }
@@ -47,7 +48,7 @@ pub fn of_engine(name: &str) -> String {
     if !has_systemd() {
         return format!("nri-runc-test-{name}");
     }
-    // Each hyphen would be a slice above it.
+    // Each hyphen would be a further slice above this one.
     let word: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     format!("nritest{word}.slice")
 }
@@ -68,7 +69,8 @@ pub fn in_message(cgroup: &str) -> String {
     format!("/{}", cgroup.trim_start_matches('/'))
 }
 
-/// The cgroup of a container of Docker or Podman in its document: `prefix` and `id` are the scope's name.
+/// The cgroup of a container of Docker or Podman in its document: `prefix` and `id` are the scope's
+/// name.
 pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
     match prefix {
         _ if parent.ends_with(".slice") => format!("{parent}:{prefix}:{id}"),
@@ -77,8 +79,8 @@ pub fn in_document(parent: &str, (prefix, id): (&str, &str)) -> String {
     }
 }
 
-/// A file of a container's cgroup by its name on v1, with the text of v1: `prefix` and `id` are the scope's name
-/// below `parent`; without systemd only CRI-O's and Podman's cgroups have a prefix.
+/// A file of a container's cgroup by its name on v1, with the text of v1: `prefix` and `id` are the
+/// scope's name below `parent`; without systemd only CRI-O's and Podman's cgroups have a prefix.
 pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str, &str)) -> String {
     let scope = format!("{parent}/{prefix}-{id}.scope");
     let below = match prefix {
@@ -104,7 +106,7 @@ pub fn read(parent: &str, (prefix, id): (&str, &str), (controller, file): (&str,
     if file == "cpu.weight" { shares_of(&text) } else { text }
 }
 
-/// The shares of the tests, each with its weight by runc since 1.3.2.
+/// The shares of the tests, each with the weight to which runc since 1.3.2 converts it.
 const SHARES: [(u64, u64); 8] =
     [(200, 29), (256, 35), (300, 39), (333, 42), (512, 59), (700, 75), (1000, 99), (1024, 100)];
 
@@ -119,7 +121,7 @@ fn shares_of(weight: &str) -> String {
     found.map_or_else(|| format!("weight {weight}"), |(shares, _)| shares.to_string())
 }
 
-/// Whether it is Debian's, with the earlier formula.
+/// Whether the runc among the tools is Debian's, which has the earlier formula.
 fn runc_is_older() -> bool {
     let tools = crate::tools::find(&["runc"]).expect("a container was run");
     let printed = std::process::Command::new(tools.join("runc")).arg("--version").output().unwrap();

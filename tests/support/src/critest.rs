@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The NRI cases of critest, the CRI validation suite of cri-tools. They take minutes, so they run only if
-//! CRITEST names the program: in `make interop` and `make engines`.
+//! The NRI cases of critest, the CRI validation suite of cri-tools. They take minutes, so they run
+//! only if CRITEST names the program: in `make interop` and `make engines`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::skip;
 
-/// The suite blocks a Synchronize for as long as the default of `plugin_request_timeout`, so that an engine
-/// disconnects its plugin.
+/// Longer than an engine's default: the suite blocks a Synchronize so long that an engine with the
+/// default would disconnect the suite's plugin.
 pub const TIMEOUT: &str = "plugin_request_timeout = \"10s\"";
 
 /// The result of each case, by its name: `passed`, `failed`, `skipped`.
@@ -31,7 +31,7 @@ pub struct Engine<'a> {
     /// The socket of its CRI, and that of plugins.
     pub cri: &'a Path,
     pub nri: &'a Path,
-    /// The empty string is its default.
+    /// The runtime handler; empty for the engine's default.
     pub handler: &'a str,
     /// The image that `registry` serves.
     pub image: &'a str,

@@ -25,7 +25,7 @@ pub enum ExecAnswer {
     Refuse(&'static str),
     /// Never answers.
     Hang,
-    /// Closes its connection instead.
+    /// Closes its connection instead of an answer.
     Leave,
     /// Closes its connection once it is notified.
     LeaveLater(Arc<Notify>),
@@ -65,7 +65,7 @@ impl ExecPlugin {
         }
     }
 
-    /// A plugin that answers ExecContainer so.
+    /// A plugin that gives this answer to each ExecContainer.
     pub fn answering(answer: ExecAnswer) -> Self {
         Self { answer: Some(answer), ..Self::subscribed(&[ExtensionEvent::EXEC_CONTAINER]) }
     }
@@ -75,7 +75,7 @@ impl ExecPlugin {
         Self { rejects, ..Self::subscribed(&[ExtensionEvent::VALIDATE_EXEC]) }
     }
 
-    /// Declares that its missing response refuses.
+    /// Declares that an exec is refused if the plugin does not answer.
     #[must_use]
     pub fn protecting(mut self) -> Self {
         self.policy = Some(api::FailurePolicy {

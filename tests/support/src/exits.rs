@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers that exit in known ways, and the exit codes that a plugin received. If the kernel reports none
-//! (before Linux 6.15) the engine does; a code may be unknown, never wrong.
+//! Containers that exit in known ways, and the exit codes that a plugin received. If the kernel
+//! reports none (before Linux 6.15) the engine does; a code may be unknown, never wrong.
 
 use std::sync::{Arc, Mutex};
 
@@ -36,8 +36,9 @@ impl Exit {
     }
 }
 
-/// Twenty, or the number in `EXITS`: of twenty, four are killed and two exhaust their memory; the codes of the
-/// others differ from one to the next, and from one run to the next.
+/// Lists twenty exits, or the number in `EXITS`. Of twenty, four containers are killed and two
+/// exhaust their memory; the codes of the others differ from one to the next, and from one run to
+/// the next.
 pub fn list() -> Vec<Exit> {
     let count = std::env::var("EXITS").ok().and_then(|count| count.parse().ok()).unwrap_or(20);
     let start = u64::from(std::process::id());
@@ -49,7 +50,7 @@ pub fn list() -> Vec<Exit> {
     (0..count).map(exit).collect()
 }
 
-/// The name of the container that exits as the list's entry of this number.
+/// The name of the container that has the list's exit of this number.
 pub fn name(number: usize) -> String {
     format!("c{number}")
 }
@@ -96,8 +97,8 @@ impl Received {
         self.of(event).len()
     }
 
-    /// Asserts that no code is wrong, and that each is known at the removal; prints how many were known at each
-    /// event.
+    /// Asserts that no code is wrong, and that each is known at the removal; prints how many were
+    /// known at each event.
     #[track_caller]
     #[expect(clippy::print_stderr, reason = "the documentation has the counts")]
     pub fn compare(&self, exits: &[Exit]) {

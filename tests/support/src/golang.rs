@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, if Go is installed; it never fetches
-//! Go itself.
+//! Builds the Go programs of `tests/interop`, on the official Go packages of NRI, if Go is
+//! installed; it never fetches Go itself.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,9 +9,10 @@ use std::sync::Mutex;
 use crate::skip;
 
 /// Builds one program: a folder of `tests/interop` (NRI v0.12.5), `cri` for the client of an
-/// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, `stub-vX.Y.Z` for the plugin in
-/// `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`. Without a Go of at least 1.24, or if the Go
-/// packages cannot be fetched, the test is skipped; under CI it fails.
+/// engine's CRI, `promtool` and `prometheus` of the version in `tests/mixin/go.mod`, `stub-vX.Y.Z`
+/// for the plugin in `stubs` on that version, or `runtime-vX.Y.Z` for the runtime in `runtimes`.
+/// Without a Go of at least 1.24, or if the Go packages cannot be fetched, the test is skipped;
+/// under CI it fails.
 pub fn program(name: &str) -> Option<PathBuf> {
     // One at a time, because two tests may need the same file.
     static BUILDING: Mutex<()> = Mutex::new(());

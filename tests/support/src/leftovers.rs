@@ -12,7 +12,8 @@ const ENGINE_FOLDERS: [&str; 4] =
 /// The number of engines in this test program, and the folders that were absent before its first.
 static ENGINES: Mutex<(usize, Option<Vec<&str>>)> = Mutex::new((0, None));
 
-/// Held by an engine. The last one of a test program removes the folders that the machine did not have.
+/// Held by an engine. The last one of a test program removes the folders that the machine did not
+/// have.
 pub struct EngineFolders(());
 
 impl EngineFolders {
@@ -39,7 +40,8 @@ impl Drop for EngineFolders {
     }
 }
 
-/// Removes the leftovers of an engine with all its state below `dir` and its containers below `cgroup`.
+/// Removes the leftovers of an engine with all its state below `dir` and its containers below
+/// `cgroup`.
 pub fn clear(dir: &str, cgroup: &str) {
     for _monitor_then_what_it_watched in 0..2 {
         for pid in processes(dir, cgroup) {

@@ -30,8 +30,8 @@ pub async fn reach(socket: &Path) -> tokio::net::UnixStream {
     tokio::net::UnixStream::connect(socket).await.unwrap()
 }
 
-/// Connects a handler as `id`, for as long as its connection lasts. If it is refused, the test waits for it in vain and
-/// reports that.
+/// Connects a handler as `id`, for as long as its connection lasts. If it is refused, the test
+/// waits for it in vain and reports that.
 pub fn play(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) {
     let id = id.to_owned();
     on_a_thread(async move || {
@@ -54,9 +54,9 @@ pub fn play_registered(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) -> 
     receiver.recv().unwrap()
 }
 
-/// Makes a type a plugin that calls its `act` at every event: with the context, the event and the name of the container
-/// or the pod. It returns the content of a response to CreateContainer, of which other events take the permitted parts.
-/// The rest of the handler follows the type.
+/// Makes a type a plugin that calls its `act` at every event: with the context, the event and the
+/// name of the container or the pod. It returns the content of a response to CreateContainer, of
+/// which other events take the permitted parts. The rest of the handler follows the type.
 #[macro_export]
 macro_rules! acts_at_every_event {
     ($type:ty { $($rest:tt)* }) => {

@@ -223,8 +223,8 @@ impl PodmanHost {
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
-    /// The program under test, at a path of this host: conmon's command line names it, and all hosts
-    /// share their processes.
+    /// The program under test, at a path of this host: conmon's command line names it, and all
+    /// hosts share their processes.
     pub fn program(&self) -> PathBuf {
         self.path("nri-runc")
     }

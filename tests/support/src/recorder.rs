@@ -91,7 +91,7 @@ fn is_of_a_life(event: &str) -> bool {
     ALL_EVENTS.into_iter().any(|known| known.name() == event)
 }
 
-/// Without values that differ in any two lifecycles.
+/// Replaces values that differ between any two lifecycles by words.
 fn plain(value: Value, ids: &[(String, &str)]) -> Value {
     match value {
         Value::String(text) => Value::String(words(text, ids)),
@@ -111,7 +111,7 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
     for (id, word) in ids {
         text = text.replace(id, word);
     }
-    // Namespaces are named by a process, or by a random name of the engine; so is a layer.
+    // The name of a namespace has a PID or is random, as is that of a layer.
     let is_random = |c: char| c.is_ascii_hexdigit() || c == '-';
     for (before, is_random) in [
         ("/proc/", (|c: char| c.is_ascii_digit()) as fn(char) -> bool),
@@ -131,7 +131,7 @@ fn words(mut text: String, ids: &[(String, &str)]) -> String {
     text
 }
 
-/// Events by name, container and count, as the comparison needs them.
+/// The events by name, container and count, as the comparison needs them.
 fn events_by_key(life: &[(String, Value)]) -> EventsByKey {
     let mut received = EventsByKey::new();
     for (event, request) in life {
@@ -148,7 +148,7 @@ fn order(life: &[(String, Value)], of: &str) -> Vec<String> {
     events.map(|(event, _)| event.clone()).collect()
 }
 
-/// By its ID, which is a word: not every engine sends the name.
+/// The subject by its ID, which is a word here, because some engines send no name.
 fn subject(request: &Value) -> &str {
     match request["container"]["id"].as_str() {
         Some("APP") => "app",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The image of the tests, as `fixtures/images/busybox.sh` builds it, and a registry on loopback that
-//! serves it: the part of the distribution API that a pull uses.
+//! The image of the tests, as `fixtures/images/busybox.sh` builds it, and a registry on loopback
+//! that serves it: the part of the distribution API that a pull uses.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// Builds the image `localhost/busybox:1` in this new folder: `layout`, and the same as `image.tar`.
+/// Builds the image `localhost/busybox:1` in this new folder: `layout`, and the same as
+/// `image.tar`.
 pub fn pack(dir: &Path, busybox: &Path) {
     std::fs::create_dir_all(dir).unwrap();
     let mut shell = Command::new("sh");
@@ -18,7 +19,8 @@ pub fn pack(dir: &Path, busybox: &Path) {
     assert!(shell.current_dir(dir).status().unwrap().success());
 }
 
-/// Serves a layout until the test program exits. Returns the name of its image, with the port in it.
+/// Serves a layout until the test program exits. Returns the name of its image, with the port in
+/// it.
 pub fn serve(layout: PathBuf) -> String {
     let layout = Arc::new(layout);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -60,7 +62,7 @@ fn answer(mut stream: &TcpStream, layout: &Path) -> Option<()> {
     Some(())
 }
 
-/// The file of a digest; a tag is that of the only manifest.
+/// The file of a digest; a tag stands for the only manifest.
 fn blob(layout: &Path, reference: &str) -> Option<PathBuf> {
     let index: Value =
         serde_json::from_slice(&std::fs::read(layout.join("index.json")).ok()?).ok()?;

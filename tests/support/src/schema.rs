@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks whether a JSON document fits a JSON schema, with only the keywords that `docs/schema`
-//! uses: an unknown keyword is an error, so that only `format` and texts are ignored. It is stricter than the standard
-//! in one way: an object that lists its `properties` has no other members, so a new member of an
-//! output needs its line in the schema.
+//! uses: an unknown keyword is an error, so that only `format` and texts are ignored. It is
+//! stricter than the standard in one way: an object that lists its `properties` has no other
+//! members, so a new member of an output needs its line in the schema.
 
 use std::collections::BTreeSet;
 
@@ -139,8 +139,8 @@ fn has_type(rule: &Value, value: &Value) -> bool {
     rule.as_array().map_or_else(|| is_it(rule), |names| names.iter().any(is_it))
 }
 
-/// Each document that differs from `document` in one place: a value of another type, or a missing or
-/// additional member. With the place, `$.a[].b`, in which all items of a list are one.
+/// Each document that differs from `document` in one place: a value of another type, or a missing
+/// or additional member. With the place, `$.a[].b`, in which all items of a list are one.
 pub fn wrong_forms(document: &Value) -> Vec<(String, Value)> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();

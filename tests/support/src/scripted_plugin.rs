@@ -51,18 +51,17 @@ pub struct Script {
     /// The only container that it adjusts.
     pub only: Option<&'static str>,
     pub update: Vec<api::ContainerUpdate>,
-    /// Its updates in a response to UpdateContainer, and its evictions then.
+    /// Its updates and evictions in a response to UpdateContainer.
     pub updates: Vec<api::ContainerUpdate>,
     pub evicts: Vec<api::ContainerEviction>,
-    /// The reason of its refusals, and their status; `UNKNOWN` is the status of a handler's own
-    /// error.
+    /// The reason and the status of its refusals; `UNKNOWN` is the status of a handler's own error.
     pub refuses: Option<&'static str>,
     pub status: Option<ttrpc::Code>,
     /// Once the test has set this, it refuses nothing.
     pub recovered: Arc<AtomicBool>,
     pub hangs: bool,
     pub leaves: bool,
-    /// The event at which it does so, instead of CreateContainer.
+    /// The event at which it refuses, hangs or disconnects, instead of CreateContainer.
     pub at: Option<String>,
     /// The reason why it rejects validated adjustments.
     pub rejects: Option<String>,
@@ -89,7 +88,7 @@ impl From<Adjustment> for Script {
     }
 }
 
-/// A request that a plugin must make, and the channel for its result.
+/// A request that the plugin must send, and the channel for its result.
 pub type Ask = (
     api::UpdateContainersRequest,
     std::sync::mpsc::Sender<Result<api::UpdateContainersResponse, String>>,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a test is skipped. The reason goes to standard error, and with the test's name to the list
-//! that `NRI_RUNC_SKIPS` names: the harness hides the output of a passing test, so `make test`
-//! shows the list at its end. Under CI a test is never skipped for a program that the setup
-//! installs: it fails.
+//! Skips a test. The reason goes to standard error, and with the test's name to the list that
+//! `NRI_RUNC_SKIPS` names: the harness hides the output of a passing test, so `make test` shows the
+//! list at its end. Under CI a test is never skipped for a program that the setup installs: it
+//! fails.
 
 use std::io::Write;
 use std::panic::Location;

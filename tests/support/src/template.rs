@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugin of `contrib/plugin-template` as a program, `10-trial`: the one that `NRI_RUNC_PACKAGED_PLUGIN` names
-//! (`scripts/plugin-package.sh` builds it from packaged crates), else built here once with the crate beside it.
+//! The plugin of `contrib/plugin-template` as a program, `10-trial`: the one that
+//! `NRI_RUNC_PACKAGED_PLUGIN` names (`scripts/plugin-package.sh` builds it from packaged crates),
+//! else built here once with the crate beside it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +12,8 @@ use crate::{Started, program, skip};
 
 /// Index and name of the plugin.
 pub const ID: &str = "10-trial";
-/// The annotation of a pod whose value becomes the variable `GREETING` of its containers; an empty one refuses them.
+/// The annotation of a pod whose value becomes the variable `GREETING` of its containers; an empty
+/// one refuses them.
 pub const KEY: &str = "greeting.example.org";
 
 /// The built program; `None` after printing why a test is skipped.
@@ -28,7 +30,8 @@ pub fn plugin() -> Option<PathBuf> {
     Some(BUILT.get_or_init(|| build(nri_plugin)).clone())
 }
 
-/// Starts it outside of any runtime; it connects to `socket`, again whenever it is disconnected, and logs to `log`.
+/// Starts it outside of any runtime; it connects to `socket`, again whenever it is disconnected,
+/// and logs to `log`.
 pub fn start(mut command: Command, socket: &Path, log: &Path) -> Started {
     let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
     command.arg("--reconnect").arg("--socket").arg(socket);
@@ -41,8 +44,8 @@ pub fn registrations(log: &Path) -> usize {
     log.matches(&format!("{ID}: registered")).count()
 }
 
-/// Compiles its source as `cargo generate` fills it in; cargo would compile all of its crates again for its separate
-/// features.
+/// Compiles its source as `cargo generate` fills it in; cargo would compile all of its crates again
+/// for its separate features.
 fn build(nri_plugin: &Path) -> PathBuf {
     let source = program::project().join("contrib/plugin-template/src/main.rs");
     let (index, name) = ID.split_once('-').unwrap();

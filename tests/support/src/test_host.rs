@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary on a private host: its own configuration, daemon, sockets, bundle, a small runtime
-//! in place of runc, and plugins in this process. All of it is removed on drop.
+//! The built binary on a private host: its own configuration, daemon, sockets, bundle, a small
+//! runtime in place of runc, and plugins in this process. All of it is removed on drop.
 
 use std::io::{BufRead, BufReader, Seek, Write};
 use std::os::fd::OwnedFd;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 use crate::{Script, scripted_plugin, skip};
 
-/// Acts like runc as far as the tests need, and records its calls. The files `version` and `features`
-/// beside it have its output for these; `asked` has the number of such calls.
+/// Acts like runc as far as the tests need, and records its calls. The files `version` and
+/// `features` beside it have its output for these; `asked` has the number of such calls.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
-/// The time-out of a plugin that never answers one request. It answers all others within that, even on
-/// a busy machine.
+/// The time-out of a plugin that never answers one request; it answers all others within that time,
+/// even on a busy machine.
 pub const SILENT: &str = "[nri]\nplugin_request_timeout = \"3s\"\n";
 
 /// A setting for a daemon so busy that a wrapper would give up on it.
@@ -50,8 +50,8 @@ pub fn task(id: &str) -> String {
 /// The events of a container, in their possible order on one connection.
 pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 
-/// Holds a mount namespace with empty folders at the default paths, as long as its standard input is
-/// open.
+/// Holds a mount namespace with empty folders at the default paths, as long as its standard input
+/// is open.
 const HOLD: &str = "mount -t tmpfs run /run && mount -t tmpfs opt /opt && echo held && exec cat";
 
 /// A private host.
@@ -69,8 +69,8 @@ impl Default for TestHost {
 }
 
 impl TestHost {
-    /// Prepares it, with `more` configuration, as an operator would write it; the daemon does not run
-    /// yet.
+    /// Prepares it, with `more` configuration, as an operator would write it; the daemon does not
+    /// run yet.
     pub fn new(more: &str) -> Self {
         let host = Self { temp: tempfile::tempdir().unwrap(), daemon: None, holder: None };
         std::fs::create_dir_all(host.path("bundle/rootfs")).unwrap();
@@ -189,8 +189,8 @@ impl TestHost {
         log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
-    /// Waits for `count` lines with these words, and fails for more. A line may come a moment after the
-    /// state that the test has seen.
+    /// Waits for `count` lines with these words, and fails for more. A line may come a moment after
+    /// the state that the test has seen.
     #[track_caller]
     pub fn logs(&self, words: &[&str], count: usize) {
         self.logs_at_least(words, count);
@@ -208,8 +208,8 @@ impl TestHost {
         self.daemon.as_ref().map_or(0, |daemon| i32::try_from(daemon.id()).unwrap())
     }
 
-    /// Calls the wrapper (or an admin verb). Output goes through files, because the runtime's children
-    /// may keep a pipe open.
+    /// Calls the wrapper (or an admin verb). Output goes through files, because the runtime's
+    /// children may keep a pipe open.
     pub fn call(&self, words: &[&str]) -> Output {
         self.call_with(words, "")
     }

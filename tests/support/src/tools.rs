@@ -8,8 +8,9 @@ use crate::skip;
 
 /// The folder that has all the `wanted` programs; `None` after printing why a test is skipped.
 ///
-/// # Panics Panics if `make setup` does not install one of the programs, because CI would require
-/// it in vain.
+/// # Panics
+/// Panics if `make setup` does not install one of the programs, because CI would require it in
+/// vain.
 pub fn find(wanted: &[&str]) -> Option<PathBuf> {
     let Err(why) = look_for(wanted, "make setup") else { return Some(folder().join("bin")) };
     let foreign: Vec<&&str> = wanted.iter().filter(|name| !is_set_up(name)).collect();

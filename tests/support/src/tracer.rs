@@ -57,7 +57,7 @@ const ONLY_INTERRUPTED: [&str; 4] = ["epoll_pwait", "epoll_wait", "poll", "ppoll
 pub const ERRORS: [&str; 8] =
     ["EMFILE", "ENFILE", "ENOSPC", "EIO", "EROFS", "EACCES", "ENOMEM", "EINTR"];
 
-/// Whether this call can fail so.
+/// Whether this call can fail with this error.
 pub fn can_fail(call: &str, error: &str) -> bool {
     !NEVER_FAIL.contains(&call) && (error == "EINTR" || !ONLY_INTERRUPTED.contains(&call))
 }

@@ -189,7 +189,7 @@ pub fn lean(cgroup: &str) -> Pod {
 /// The IDs in a lifecycle, each with its replacement.
 pub type Ids = Vec<(String, &'static str)>;
 
-/// From the pod's start to its removal.
+/// Runs the pod from its start to its removal; returns the IDs.
 pub async fn live(cri: &mut Cri, pod: &Pod) -> Ids {
     let id = cri::run_pod_with(cri, pod.config.clone(), pod.handler).await;
     let app = cri::create(cri, &id, pod.config.clone(), pod.app.clone()).await;

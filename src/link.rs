@@ -114,7 +114,7 @@ pub struct LaterProcess {
     pub caller: Vec<String>,
     /// The login user of the wrapper's session.
     pub login_uid: Option<u32>,
-    /// The wrapper waits for a verdict.
+    /// Whether the wrapper waits for a verdict.
     pub waits: bool,
     /// The process's document for plugins, as the runtime would read it. Without it, plugins
     /// receive the complete argv.

@@ -299,7 +299,7 @@ fn stays(
         let _infallible = writeln!(page, "{line}");
     }
     for refused in refused {
-        // The message for the engine names the `explain` command that prints it here.
+        // The message for the engine refers to this command, so the reference is omitted here.
         let here = format!("; see: nri-runc nri explain {}", printable(id));
         let refused = messages::with_code(&printable(refused).replace(&here, ""));
         let _infallible = writeln!(page, "refused: {refused}");

@@ -68,7 +68,7 @@ pub(super) fn output_of(config: &Config, plugin: &str) -> Result<PluginOutput> {
     ask(config, &json!({"verb": "plugin_output", "plugin": plugin}))
 }
 
-/// Length of a time without fractions of a second.
+/// Length of a time without fractions of a second, in characters.
 const SECONDS: usize = 19;
 
 impl Answer for PluginOutput {

@@ -39,7 +39,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
     let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
-    // Done before the file is created, because from here on a signal loses nothing.
+    // Blocks signals before the file is created, so that from here on a signal loses nothing.
     let mut listener = RecordingStream::new(stream)?;
     let mut script = ScriptFile::create(file)?;
     let ended = listen(&mut listener, |line, listener| script.add(line, show_env, listener));

@@ -44,7 +44,7 @@ const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
 struct RunningDaemon {
-    /// The daemon's status; if it does not respond, the part that its process shows.
+    /// The daemon's status; if it does not respond, as far as its process shows it.
     status: Box<Status>,
     pid: u32,
     process: OwnedFd,
@@ -242,7 +242,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     })
 }
 
-/// Returns the part of the status that the process of a daemon that does not respond shows.
+/// Returns the status of a daemon that does not respond, as far as its process shows it.
 fn shown_by_process(pid: u32) -> Box<Status> {
     let host = Host::default();
     let value = |name: &str| {

@@ -10,8 +10,7 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words, in lower case, that YAML 1.1 or 1.2 reads as another type than text in any spelling of
-/// case.
+/// Words, in lower case, that YAML 1.1 or 1.2 reads as another type than text, whatever their case.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 
@@ -76,7 +75,7 @@ fn add_after_dash(out: &mut String, item: &Value, indent: usize) {
     }
 }
 
-/// Renders a number without an exponent, which YAML 1.1 reads as text.
+/// Renders a number without an exponent, because YAML 1.1 reads a number that has one as text.
 fn number_text(number: &Number) -> String {
     match number.as_f64() {
         Some(value) if number.is_f64() => {

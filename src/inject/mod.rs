@@ -264,7 +264,8 @@ fn adjustment_of(document: &Value) -> Result<api::ContainerAdjustment> {
     Ok(adjust)
 }
 
-/// Returns a member in Docker's form without which the profile would permit more.
+/// Returns a member that only Docker's form of a profile has: if it were ignored, the profile could
+/// permit more.
 fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
     let is_set = |value: Option<&Value>| match value {
         None | Some(Value::Null) => false,

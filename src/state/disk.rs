@@ -299,8 +299,8 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Fails when a record, or the list of records, is unreadable now.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
-        // Files that were set aside in another boot are removed, with its list of plugins: creates
-        // must not wait for these.
+        // Files that were set aside in another boot are removed, with that boot's list of plugins,
+        // because creates must not wait for those plugins.
         set_aside_before(dir).iter().for_each(|path| drop(std::fs::remove_file(path)));
         let _stale = std::fs::remove_file(dir.join(CONNECTED));
     }
@@ -331,9 +331,9 @@ fn load_containers(
     Ok(containers)
 }
 
-/// Removes kept documents that no container names, because the daemon was killed in between. While
-/// the directory of unusable records is not empty, all documents stay, because such a record may
-/// name one.
+/// Removes kept documents that no container names: the daemon was killed before it wrote the
+/// record. While the directory of unusable records is not empty, all documents stay, because such a
+/// record may name one.
 fn sweep(dir: &Path, containers: &[Container]) {
     // If that directory cannot be listed, it counts as not empty.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {

@@ -26,16 +26,17 @@ use nri_api as api;
 pub struct Creation {
     /// The container as the engine requested it, once a reply changes it.
     pristine: Option<Box<api::Container>>,
-    /// The container in it has the changes of the plugins so far.
+    /// The request for the next plugin: its container has the changes of the plugins so far.
     request: api::CreateContainerRequest,
     encoded: EncodedParts,
     combined: api::ContainerAdjustment,
-    /// Also has the owners of the created container's fields.
+    /// The updates of other containers, and the owners of all fields, also of the created
+    /// container's.
     updates: Updates,
     offers: Vec<Offer>,
-    /// The sources of the offers that are not yet settled, as owners.
+    /// The offered fields that are not settled yet, each owned by the source of its offer.
     offered: Owners,
-    /// The values of the container; the first offer fills it.
+    /// The values of the engine's container, computed at the first offer.
     present: Option<HashSet<Slot>>,
     yielded: Vec<Yielded>,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the run directory. Each step of a create is tried: it is opened as by
-//! the wrapper and written as by the daemon. The notes of wrappers that found no daemon are
-//! counted.
+//! The rows of `check` about the run directory. They try the steps of a create: they open the
+//! directory as a wrapper does, and write to it as the daemon does. They also count the notes of
+//! wrappers that found no daemon.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};

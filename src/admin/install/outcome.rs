@@ -13,9 +13,9 @@ use crate::text::printable;
 /// The parts of the result besides files and notes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ResultDetails {
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changed nothing.
     pub(super) dry: bool,
-    /// An entry was removed from the engine's configuration.
+    /// Whether an entry was removed from the engine's configuration.
     pub(super) removes_entry: bool,
     /// The commands by which engines reload their files: first those of engines whose NRI is
     /// switched off or on again, then the engine's own.

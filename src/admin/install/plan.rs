@@ -27,7 +27,7 @@ pub(super) struct Registration {
     pub(super) name: String,
     /// The path by which the engine calls nri-runc.
     pub(super) binary: String,
-    /// Make nri-runc the default runtime.
+    /// Whether nri-runc becomes the default runtime.
     pub(super) default: bool,
     /// The engine's main file, unless it is the usual one.
     pub(super) main: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct Plan {
     pub(super) notes: Vec<String>,
     /// Other engines whose files are changed too.
     pub(super) restarts: Vec<Engine>,
-    /// Without a runtime in its files, the engine prefers crun.
+    /// Whether the engine prefers crun if its files name no runtime.
     pub(super) may_prefer_crun: bool,
     /// The current default runtime, as the engine's files name it: a path or a name.
     pub(super) runtime: Option<String>,

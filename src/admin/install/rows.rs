@@ -102,8 +102,8 @@ pub(super) struct OwnNri {
 /// An engine's daemon.
 #[derive(Debug)]
 pub(super) struct EngineDaemon {
-    /// A reload makes it read its file, but it keeps removed entries, and exits if its default
-    /// runtime was removed.
+    /// Whether a reload makes it read its file. It then keeps removed entries, and exits if its
+    /// default runtime was removed.
     pub(super) reloads: bool,
     /// Flags that make it read other files than those of `sources`.
     pub(super) other_files: &'static [&'static str],

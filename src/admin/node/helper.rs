@@ -22,7 +22,7 @@ const CONFLICT: i32 = 5;
 /// The helper's exit code if the request is not valid.
 const INVALID: i32 = 6;
 
-/// The meaning of a failed request for the next one.
+/// The reason why a request failed, by which the caller decides whether to repeat it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiProblem {
     /// The account lacks a permission, or a policy of the cluster refuses.

@@ -106,8 +106,9 @@ impl PodmanHost {
         Some(host)
     }
 
-    /// The program for networks, which newer versions need to start, and the network that `kube
-    /// play` would create with it even for a pod with the host's. It is not used further.
+    /// Puts a program for networks in place, without which newer versions do not start, and the
+    /// network that `kube play` would create with it even for a pod on the host's network. Neither
+    /// is used.
     fn stand_in_for_netavark(&self) {
         std::fs::create_dir(self.path("helpers")).unwrap();
         crate::program::put(&self.path("helpers/netavark"), b"#!/bin/sh\nexit 1\n");

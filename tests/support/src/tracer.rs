@@ -71,7 +71,7 @@ pub fn find() -> Option<PathBuf> {
     tools::find(&["strace"]).map(|folder| folder.join("strace"))
 }
 
-/// The injection: the `nth` time that a thread makes this call it fails.
+/// The injection: this call fails the `nth` time that a thread makes it.
 fn injected(call: &str, nth: usize, error: &str) -> [String; 4] {
     let what = format!("inject={call}:error={error}:when={nth}");
     ["-e".to_owned(), format!("trace={call}"), "-e".to_owned(), what]

@@ -194,7 +194,7 @@ impl RunningDaemon {
     }
 }
 
-/// Whether a daemon could serve in this run directory.
+/// Checks that a daemon could serve in this run directory.
 ///
 /// # Errors
 /// Fails with the fault and its fix.

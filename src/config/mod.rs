@@ -308,9 +308,9 @@ impl Loaded {
 }
 
 /// Reads the configuration: the file `only` (from `--config` or the environment), else the default
-/// files. Never fails: if the files have an error, returns the last valid configuration; without
-/// one, returns the readable part of the files, with `Config::protection_error` set if that makes
-/// creates fail.
+/// files. Never fails: if the files have an error that makes a reload fail, returns the last valid
+/// configuration; without one, returns the readable part of the files, with
+/// `Config::protection_error` set if that makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }

@@ -77,9 +77,9 @@ pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     })
 }
 
-/// Returns further files that lead to the image's configuration, given those already read: in
-/// Docker's store the configuration itself; in containerd's the index, the manifest, and the
-/// configuration.
+/// Returns further files about the image, given those already read: its configuration, in
+/// containerd's store first the manifest that names the configuration, and in Docker's store the
+/// file with the images' names and digests.
 pub(super) fn wanted_more(seen: Seen<'_>) -> Wanted {
     let Some((root, config)) = record(seen) else { return Wanted::default() };
     let (configs, manifests) = image_files(root, &config, seen.found);

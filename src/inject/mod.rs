@@ -157,7 +157,8 @@ impl Injection {
         !is_plain
     }
 
-    /// Whether the injection applies to this container. An unknown image may match any pattern.
+    /// Returns whether the injection applies to this container, and why. An unknown image may match
+    /// any pattern.
     pub(crate) fn fit(&self, pod: &RuledPod, image: Option<&str>) -> (Fit, Reason) {
         let (fit, reason) = fit_pod(&self.section.pods, pod);
         let Reason::Matches(mut by) = reason else { return (fit, reason) };

@@ -29,7 +29,7 @@ pub(crate) enum Room {
     Line,
     /// The line is suppressed, and counted in a later line.
     HeldBack {
-        /// Whether it is the first suppressed line, so that the caller must log the count after
+        /// Whether it is the first suppressed line: the caller must then log the count after
         /// [`WINDOW`].
         is_first: bool,
     },
@@ -83,8 +83,8 @@ impl<K: Ord> LineLimit<K> {
         self.0.borrow().len()
     }
 
-    /// Takes the number of suppressed lines, once the minute is over; the next line is logged
-    /// again.
+    /// Takes the number of suppressed lines, and starts to log this kind again; called once the
+    /// minute is over.
     pub(crate) fn take_held_back(&self, kind: &K) -> Option<u64> {
         let counted = self.0.borrow_mut().remove(kind)?;
         (counted.held_back > 0).then_some(counted.held_back)

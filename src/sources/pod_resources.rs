@@ -64,7 +64,7 @@ pub(crate) async fn allocations(host: &Host, socket: &Path, pod: KubeletPod<'_>)
     }
 }
 
-/// Whether kubelet answers, for `check`.
+/// Checks that kubelet answers, for `check`.
 ///
 /// # Errors
 /// Fails with the reason in one line.

@@ -36,8 +36,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted
 }
 
-/// Finds containerd's socket and the container's namespace. The shim's command line has both; newer
-/// shims pass the socket in a variable too.
+/// Finds containerd's socket and the container's namespace. The bundle's path has the namespace;
+/// the shim's command line has the socket, and newer shims pass it in a variable too.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
     let variable = |name| super::variable(call.variables, name)?.to_str();

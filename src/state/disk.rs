@@ -65,7 +65,7 @@ pub(super) struct LoadedRecords {
 }
 
 impl RecordFolders {
-    /// Creates missing folders.
+    /// Opens the folders, and creates missing ones.
     pub(super) fn open(dir: &Path) -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let open = |name: &str| {

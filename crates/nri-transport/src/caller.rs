@@ -20,8 +20,8 @@ use ttrpc::Code;
 
 use crate::copies::CallCopies;
 use crate::frame::{
-    FRAME_HEADER, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE,
-    into_frames, message_length, message_number,
+    BEFORE, PLUGIN_CONNECTION, REQUEST, RESPONSE, TTRPC_HEADER, TTRPC_LIMIT, TYPE, into_frames,
+    message_length, message_number,
 };
 use crate::mux::{Reading, SavedTrunk};
 use crate::outgoing::Outgoing;
@@ -353,8 +353,8 @@ fn message<R: PluginRequest>(
     let extra: usize = metadata.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
     let has_room = room + extra <= TTRPC_LIMIT - ENVELOPE;
     let metadata = if has_room { metadata } else { &[] };
-    const START: usize = FRAME_HEADER + TTRPC_HEADER;
-    let around = START + ENVELOPE + extra + FRAME_HEADER;
+    const START: usize = BEFORE + TTRPC_HEADER;
+    let around = START + ENVELOPE + extra;
     let mut bytes = Vec::with_capacity(around + room);
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
@@ -363,7 +363,7 @@ fn message<R: PluginRequest>(
     written.map_err(|_error| Unanswered::TooLarge(size))?;
     copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
-    let header = &mut bytes[FRAME_HEADER..START];
+    let header = &mut bytes[BEFORE..START];
     header[..4].copy_from_slice(&length.to_be_bytes());
     header[4..8].copy_from_slice(&number.to_be_bytes());
     header[TYPE] = REQUEST;
@@ -485,6 +485,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::frame::FRAME_HEADER;
     use crate::frame::FRAME_LIMIT;
     use crate::mux::split_to_call;
 

@@ -24,6 +24,9 @@ const FIRST_FRAME: usize = 4096;
 /// Bytes of connection ID and length.
 pub(crate) const FRAME_HEADER: usize = 8;
 
+/// Bytes before a message that becomes frames: space for the headers of two.
+pub(crate) const BEFORE: usize = 2 * FRAME_HEADER;
+
 /// Length of the header of a ttRPC message: length, stream, type, flags.
 pub(crate) const TTRPC_HEADER: usize = 10;
 /// Offset of the message type in this header.
@@ -117,14 +120,18 @@ impl Trunk {
     }
 }
 
-/// Converts one message to frames; `bytes` has space for the first header before it.
+/// Converts one message to frames; `bytes` has [`BEFORE`] bytes before it. A long message is not
+/// moved.
 pub(crate) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
-    let end = bytes.len().min(FRAME_HEADER + FIRST_FRAME);
-    let rest = bytes.len() - end;
-    bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, end - FRAME_HEADER));
-    if rest > 0 {
-        bytes.splice(end..end, frame_header(id, rest));
-    }
+    let end = BEFORE + FIRST_FRAME;
+    let Some(rest) = bytes.len().checked_sub(end).filter(|rest| *rest > 0) else {
+        bytes.drain(..FRAME_HEADER);
+        let header = frame_header(id, bytes.len() - FRAME_HEADER);
+        return bytes[..FRAME_HEADER].copy_from_slice(&header);
+    };
+    bytes.copy_within(BEFORE..end, FRAME_HEADER);
+    bytes[..FRAME_HEADER].copy_from_slice(&frame_header(id, FIRST_FRAME));
+    bytes[end - FRAME_HEADER..end].copy_from_slice(&frame_header(id, rest));
 }
 
 pub(crate) fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 
@@ -22,8 +22,7 @@ use crate::backpressure::{self, BufferedFrame, InHand, Room, RoomTaken};
 use crate::caller::{Answers, PluginCaller, SavedAnswers};
 use crate::end_reason;
 use crate::frame::{
-    FRAME_HEADER, FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk, into_frames,
-    message_length,
+    BEFORE, FRAME_LIMIT, PLUGIN_CONNECTION, RUNTIME_CONNECTION, Trunk, into_frames, message_length,
 };
 use crate::outgoing::Outgoing;
 use crate::stream::PluginStream;
@@ -32,7 +31,7 @@ use crate::unread::{Blob, OpenRequests, Unread};
 /// The reason when the plugin closed its connection between two frames.
 pub const CLOSED: &str = "it closed the connection";
 
-/// Size of a read in bytes, and its maximum for a large frame.
+/// Size of a read in bytes, and its maximum for the beginning of a large frame.
 const READ_AT_ONCE: usize = 8 << 10;
 const READ_AT_MOST: usize = 256 << 10;
 /// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name
@@ -46,7 +45,7 @@ const UNREGISTERED: usize = 64 << 10;
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
     let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
     let (to_plugin, mut plugin) = connection(PLUGIN_CONNECTION, &outgoing);
-    let requests = OpenRequests::default();
+    let requests = OpenRequests::unsaved();
     plugin.requests = Some(requests.clone());
     let (to_runtime, runtime) = connection(RUNTIME_CONNECTION, &outgoing);
     let reading = Reading::default();
@@ -243,14 +242,14 @@ impl Incoming {
 }
 
 async fn read(
-    mut reader: PluginStream,
+    reader: PluginStream,
     trunk: Trunk,
     plugin: Inbox,
     runtime: Incoming,
     reading: Reading,
 ) {
     let reason = tokio::select! {
-        reason = read_frames(&mut reader, &trunk, &plugin, &runtime, &reading) => reason,
+        reason = read_frames(&reader, &trunk, &plugin, &runtime, &reading) => reason,
         reason = trunk.closed() => reason,
     };
     trunk.close(&reason);
@@ -269,14 +268,13 @@ fn too_long(what: &str, length: usize) -> String {
 /// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a
 /// header, usually in one read.
 async fn read_frames(
-    reader: &mut PluginStream,
+    reader: &PluginStream,
     trunk: &Trunk,
     plugin: &Inbox,
     runtime: &Incoming,
     Reading { unread, requests, pause }: &Reading,
 ) -> String {
     let (mut has_warned, mut early) = (false, 0);
-    let mut chunk = vec![0_u8; READ_AT_ONCE];
     loop {
         while let Some((id, length)) = unread.header() {
             if length > FRAME_LIMIT {
@@ -319,9 +317,10 @@ async fn read_frames(
             }
         }
         // An unregistered trunk gets no larger buffer for the beginning of a frame.
-        let most = if trunk.is_registered() { READ_AT_MOST } else { READ_AT_ONCE };
-        chunk.resize(unread.missing().clamp(READ_AT_ONCE, most), 0);
-        match reader.read(&mut chunk).await {
+        // A peer cannot claim memory for a long frame of which it sends nothing.
+        let most =
+            if trunk.is_registered() { unread.arrived().max(READ_AT_MOST) } else { READ_AT_ONCE };
+        match unread.read(reader, unread.missing().clamp(READ_AT_ONCE, most)).await {
             Ok(0) if unread.is_empty() => return CLOSED.to_owned(),
             Ok(0) => return "it closed the connection in the middle of a frame".to_owned(),
             Ok(length) => {
@@ -330,7 +329,6 @@ async fn read_frames(
                     let most = UNREGISTERED;
                     return format!("it sent more than {most} bytes before it registered");
                 }
-                unread.put(&chunk[..length]);
             }
             Err(error) => return end_reason(&error),
         }
@@ -364,11 +362,11 @@ impl Connection {
             if self.message.len() < length {
                 break;
             }
-            let mut bytes = vec![0; FRAME_HEADER];
+            let mut bytes = vec![0; BEFORE];
             bytes.extend(self.message.drain(..length));
-            self.in_hand.written(&bytes[FRAME_HEADER..]);
+            self.in_hand.written(&bytes[BEFORE..]);
             if let Some(requests) = &self.requests {
-                requests.answered(&bytes[FRAME_HEADER..]);
+                requests.answered(&bytes[BEFORE..]);
             }
             into_frames(self.id, &mut bytes);
             self.outgoing.send(bytes)?;
@@ -437,10 +435,10 @@ impl AsyncWrite for Connection {
 mod tests {
     use super::*;
     use crate::caller::Unanswered;
-    use crate::frame::{REQUEST, TTRPC_HEADER, TTRPC_LIMIT, frame_header};
+    use crate::frame::{FRAME_HEADER, REQUEST, TTRPC_HEADER, TTRPC_LIMIT, frame_header};
     use protobuf::Message as _;
     use std::time::Duration;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     fn message(length: usize) -> Vec<u8> {
         let mut bytes = u32::try_from(length).unwrap().to_be_bytes().to_vec();

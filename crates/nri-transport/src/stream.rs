@@ -9,12 +9,11 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream as StdStream;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
 /// One end of a stream; clones are the same stream.
@@ -29,6 +28,24 @@ impl PluginStream {
     /// Writes as much as there is space for.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.0.get_ref().write(bytes)
+    }
+
+    /// Reads as much as has arrived and fits the buffer; 0 at the end.
+    pub(crate) fn poll_read(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            let Ok(read) = guard.try_io(|stream| stream.get_ref().read(buffer)) else { continue };
+            let length = read?;
+            // A short read took everything: another read would only return EAGAIN.
+            if 0 < length && length < buffer.len() {
+                guard.clear_ready();
+            }
+            return Poll::Ready(Ok(length));
+        }
     }
 
     /// Waits until there is space.
@@ -54,26 +71,4 @@ fn register_with_loop(stream: StdStream, interest: Interest) -> io::Result<Async
     // SAFETY: a stream's descriptor is open for as long as it lives, and AsyncFd owns it.
     let watched = unsafe { AsyncFd::register_with_interest(stream, interest) };
     watched.map_err(|refused| io::Error::other(refused.to_string()))
-}
-
-impl AsyncRead for PluginStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        loop {
-            let mut guard = ready!(self.0.poll_read_ready(context))?;
-            let room = buffer.remaining();
-            let read = guard.try_io(|stream| stream.get_ref().read(buffer.initialize_unfilled()));
-            let Ok(read) = read else { continue };
-            let length = read?;
-            buffer.advance(length);
-            // A short read took everything: another read would only return EAGAIN.
-            if 0 < length && length < room {
-                guard.clear_ready();
-            }
-            return Poll::Ready(Ok(()));
-        }
-    }
 }

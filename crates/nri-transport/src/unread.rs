@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for
-//! another program of this daemon. It reads no stream.
+//! another program of this daemon. It does not interpret messages.
 
+use std::future::poll_fn;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, ready};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use crate::frame::{
     FRAME_HEADER, FRAME_LIMIT, REQUEST, RESPONSE, TYPE, frame_header, message_length,
 };
+use crate::stream::PluginStream;
 
 /// Bytes of memory that a connection keeps for the next message after a longer one.
 const KEPT: usize = 256 << 10;
@@ -38,14 +42,17 @@ pub(crate) struct Unread(Arc<Mutex<UnreadBytes>>);
 
 #[derive(Debug, Default)]
 struct UnreadBytes {
+    /// Received bytes from `done` to `end`, and space for the next read.
     bytes: Vec<u8>,
     /// The number of processed bytes.
     done: usize,
+    end: usize,
 }
 
 impl Unread {
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
-        Self(Arc::new(Mutex::new(UnreadBytes { bytes, done: 0 })))
+        let end = bytes.len();
+        Self(Arc::new(Mutex::new(UnreadBytes { bytes, done: 0, end })))
     }
 
     fn lock(&self) -> MutexGuard<'_, UnreadBytes> {
@@ -55,7 +62,7 @@ impl Unread {
     /// Connection and length of the frame that begins here, once its header has arrived.
     pub(crate) fn header(&self) -> Option<(u32, usize)> {
         let unread = self.lock();
-        let header = unread.bytes[unread.done..].first_chunk::<FRAME_HEADER>()?;
+        let header = unread.unprocessed().first_chunk::<FRAME_HEADER>()?;
         let [i0, i1, i2, i3, l0, l1, l2, l3] = *header;
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -64,73 +71,96 @@ impl Unread {
 
     /// Whether that frame has arrived completely.
     pub(crate) fn has_frame(&self, length: usize) -> bool {
-        let unread = self.lock();
-        unread.bytes.len() - unread.done >= FRAME_HEADER + length
+        self.lock().unprocessed().len() >= FRAME_HEADER + length
     }
 
     /// The number of received bytes of that frame and of anything after it.
     pub(crate) fn arrived(&self) -> usize {
-        let unread = self.lock();
-        (unread.bytes.len() - unread.done).saturating_sub(FRAME_HEADER)
+        self.lock().unprocessed().len().saturating_sub(FRAME_HEADER)
     }
 
     /// Removes that complete frame, and returns it without its header.
     pub(crate) fn take_frame(&self, length: usize) -> Vec<u8> {
-        let mut unread = self.lock();
-        let start = unread.done + FRAME_HEADER;
-        let payload = unread.bytes.get(start..start + length).unwrap_or_default().to_vec();
-        unread.done = (start + length).min(unread.bytes.len());
-        if unread.done == unread.bytes.len() {
-            unread.bytes.clear();
-            unread.bytes.shrink_to(KEPT);
-            unread.done = 0;
-        }
-        payload
+        self.lock().take_frame(length)
     }
 
     /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as
     /// a frame.
     pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
         let Some((id, whole)) = self.header() else { return Vec::new() };
-        let payload = self.take_frame(length);
-        self.lock().put_before(&frame_header(id, whole.saturating_sub(length)));
-        payload
+        let mut unread = self.lock();
+        let part = unread.unprocessed()[FRAME_HEADER..][..length].to_vec();
+        unread.done += length;
+        // The header of the rest replaces bytes that were taken.
+        let (done, rest) = (unread.done, frame_header(id, whole.saturating_sub(length)));
+        unread.bytes[done..done + FRAME_HEADER].copy_from_slice(&rest);
+        part
     }
 
     /// Returns how many bytes are missing of the frame whose header has arrived.
     pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
-        let unread = self.lock();
-        (FRAME_HEADER + length).saturating_sub(unread.bytes.len() - unread.done)
+        (FRAME_HEADER + length).saturating_sub(self.lock().unprocessed().len())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().bytes.is_empty()
+        self.lock().unprocessed().is_empty()
     }
 
-    /// Adds received bytes.
-    pub(crate) fn put(&self, bytes: &[u8]) {
-        let mut unread = self.lock();
-        if unread.done > 0 {
-            let done = std::mem::take(&mut unread.done);
-            unread.bytes.drain(..done);
-        }
-        unread.bytes.extend_from_slice(bytes);
+    /// Reads at most `room` bytes from the stream; returns their number, 0 at the stream's end.
+    pub(crate) async fn read(&self, stream: &PluginStream, room: usize) -> io::Result<usize> {
+        poll_fn(|context| {
+            let mut unread = self.lock();
+            let read = ready!(stream.poll_read(context, unread.room(room)));
+            unread.end += *read.as_ref().unwrap_or(&0);
+            Poll::Ready(read)
+        })
+        .await
     }
 
     /// Returns the unprocessed bytes.
     pub(crate) fn save(&self) -> Blob {
-        let unread = self.lock();
-        Blob(unread.bytes[unread.done..].to_vec())
+        Blob(self.lock().unprocessed().to_vec())
     }
 }
 
 impl UnreadBytes {
-    /// Puts bytes before all unprocessed ones.
-    fn put_before(&mut self, bytes: &[u8]) {
-        let start = self.done.saturating_sub(bytes.len());
-        self.bytes.splice(start..self.done, bytes.iter().copied());
-        self.done = start;
+    fn unprocessed(&self) -> &[u8] {
+        &self.bytes[self.done..self.end]
+    }
+
+    /// Returns space for the next `room` bytes. Once memory was in use, it is not cleared again.
+    fn room(&mut self, room: usize) -> &mut [u8] {
+        if self.done > 0 {
+            self.bytes.copy_within(self.done..self.end, 0);
+            (self.done, self.end) = (0, self.end - self.done);
+        }
+        let needed = self.end + room;
+        if self.bytes.len() < needed {
+            self.bytes.resize(needed, 0);
+        }
+        &mut self.bytes[self.end..needed]
+    }
+
+    fn take_frame(&mut self, length: usize) -> Vec<u8> {
+        let start = self.done + FRAME_HEADER;
+        self.done = start + length;
+        if self.done < self.end {
+            return self.bytes[start..self.done].to_vec();
+        }
+        let end = std::mem::take(&mut self.end);
+        self.done = 0;
+        if length <= KEPT {
+            let frame = self.bytes[start..end].to_vec();
+            self.bytes.truncate(KEPT);
+            self.bytes.shrink_to(KEPT);
+            return frame;
+        }
+        // The memory of a long frame is passed on with it, not copied.
+        let mut frame = std::mem::take(&mut self.bytes);
+        frame.truncate(end);
+        frame.drain(..start);
+        frame
     }
 }
 
@@ -141,10 +171,19 @@ pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 #[derive(Debug, Default)]
 struct OpenMessages {
     beginning: Vec<u8>,
+    /// Whether the beginning of a message is never saved: then only the number of its remaining
+    /// bytes is kept.
+    is_unsaved: bool,
+    left: usize,
     unanswered: usize,
 }
 
 impl OpenRequests {
+    /// Creates a count of requests that no other program continues with.
+    pub(crate) fn unsaved() -> Self {
+        Self(Arc::new(Mutex::new(OpenMessages { is_unsaved: true, ..OpenMessages::default() })))
+    }
+
     fn lock(&self) -> MutexGuard<'_, OpenMessages> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -156,6 +195,8 @@ impl OpenRequests {
     /// kept.
     pub(crate) fn came(&self, bytes: &[u8]) -> Result<(), usize> {
         let mut open = self.lock();
+        let (rest, bytes) = bytes.split_at(open.left.min(bytes.len()));
+        open.left -= rest.len();
         open.beginning.extend_from_slice(bytes);
         let mut done = 0;
         while let Some(length) = message_length(&open.beginning[done..]) {
@@ -163,12 +204,14 @@ impl OpenRequests {
                 open.beginning = Vec::new();
                 return Err(length);
             }
-            if open.beginning.len() - done < length {
+            let came = open.beginning.len() - done;
+            if came < length && !open.is_unsaved {
                 break;
             }
             let is_request = open.beginning[done + TYPE] == REQUEST;
             open.unanswered += usize::from(is_request);
-            done += length;
+            open.left = length.saturating_sub(came);
+            done += length.min(came);
         }
         open.beginning.drain(..done);
         open.beginning.shrink_to(KEPT);
@@ -202,6 +245,14 @@ mod tests {
     fn frame(id: u32, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap();
         [&id.to_be_bytes()[..], &length.to_be_bytes(), payload].concat()
+    }
+
+    impl Unread {
+        fn put(&self, bytes: &[u8]) {
+            let mut unread = self.lock();
+            unread.room(bytes.len()).copy_from_slice(bytes);
+            unread.end += bytes.len();
+        }
     }
 
     fn message(kind: u8, length: u8) -> Vec<u8> {
@@ -259,6 +310,23 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_nobody_saves_are_counted_without_a_copy() {
+        let (requests, long) = (OpenRequests::unsaved(), vec![7; 4 << 20]);
+        let header =
+            [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0, 0, 0, 1, REQUEST, 0]]
+                .concat();
+        let stream = [header, long, message(RESPONSE, 3), message(REQUEST, 5)].concat();
+        for size in [1 << 20, 4097, 64 << 10] {
+            let before = requests.count();
+            for piece in stream.chunks(size) {
+                requests.came(piece).unwrap();
+                assert!(requests.save().0.len() < TTRPC_HEADER);
+            }
+            assert_eq!(requests.count(), before + 2);
+        }
+    }
+
+    #[test]
     fn an_overlong_message_is_dropped_completely() {
         let requests = OpenRequests::default();
         let header = |length: usize| {
@@ -279,7 +347,7 @@ mod tests {
         let (unread, requests) = (Unread::default(), OpenRequests::default());
         let long = vec![7; 4 << 20];
         unread.put(&frame(1, &long));
-        drop(unread.take_frame(long.len()));
+        assert!(unread.take_frame(long.len()) == long);
         let header = [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0; 6]].concat();
         requests.came(&[header, long].concat()).unwrap();
         assert!(unread.lock().bytes.capacity() <= KEPT);

@@ -233,7 +233,7 @@ pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     .doing(|| format!("replacing {name}"))
 }
 
-/// Replaces `name` on file systems without exchange; meanwhile the former file has a third name.
+/// Replaces `name` on file systems without exchange; in between, the former file has a third name.
 fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     let kept = kept_name(new);
     remove_at(&dir, &kept);

@@ -14,8 +14,8 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
 
-/// Maximum silence of the daemon during the request: it notifies plugins, which may be slow, and
-/// sends heartbeats meanwhile.
+/// Maximum silence of the daemon during the request. The daemon notifies plugins, which may be
+/// slow, but sends heartbeats meanwhile.
 const FORGET_WAIT: Duration = Duration::from_secs(60);
 
 /// `forget`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the tables of a list such as `[[rule]]` with a table of keys. Sections of such a list
-//! protect: one with a mistake is replaced by a closed one. Nothing here reads a file.
+//! protect, so a section with a mistake is replaced by one that refuses or hides everything.
+//! Nothing here reads a file.
 
 use std::collections::BTreeSet;
 

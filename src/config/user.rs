@@ -65,7 +65,7 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config.runtime.clone_from(&node.runtime);
     config.instances.clone_from(&node.instances);
     config.socket_path = run_dir.join("nri.sock");
-    // Root's plugins are not launched by a user's daemon.
+    // A user's daemon does not launch root's plugins.
     let nri = home().map_or_else(|| run_dir.join("nri"), |home| home.join("nri"));
     config.plugin_path = nri.join("plugins");
     config.plugin_config_path = nri.join("conf.d");

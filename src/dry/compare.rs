@@ -297,7 +297,8 @@ impl<'c> Judge<'c> {
 struct Comparison {
     creations: usize,
     changed: usize,
-    /// The rows by container and change, because an engine retries a container many times.
+    /// The rows by container and change: an engine may retry a container many times, which makes
+    /// one row.
     rows: BTreeMap<String, ComparedContainer>,
     more: usize,
 }

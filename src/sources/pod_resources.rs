@@ -133,9 +133,9 @@ fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
     Some(names)
 }
 
-/// Reads a `ListPodResourcesResponse` (pods 1); of `PodResources` name 1, namespace 2, containers
-/// 3. If two pods have this name (an ending one and its successor), the allocations of both count,
-/// because the message has no UID.
+/// Reads a `ListPodResourcesResponse` (field 1: pods) and its `PodResources` (1: name, 2:
+/// namespace, 3: containers). If two pods have this name (an ending one and its successor), the
+/// allocations of both count, because the message has no UID.
 fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<PodAllocations> {
     let mut found: Option<PodAllocations> = None;
     let mut unlisted = recorded.claims.clone();

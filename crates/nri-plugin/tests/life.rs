@@ -301,7 +301,7 @@ fn greeter() -> &'static Path {
         let this = std::env::current_exe().unwrap();
         let (folder, target) = (this.ancestors().nth(2).unwrap(), this.ancestors().nth(3).unwrap());
         let profile = folder.file_name().unwrap().to_str().unwrap();
-        // cargo calls the profile whose folder is `debug` `dev`.
+        // The folder of cargo's profile `dev` is named `debug`.
         let profile = if profile == "debug" { "dev" } else { profile };
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "--example", "greeter", "--profile", profile]);

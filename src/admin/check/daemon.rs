@@ -102,8 +102,8 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     rows.collect()
 }
 
-/// Reports a running daemon that does not understand this program's requests: each create would
-/// first make that daemon re-execute, and bypass it if that does not help.
+/// Reports a running daemon that does not understand this program's requests: each create first
+/// makes that daemon re-execute, and bypasses the daemon if that does not help.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;

@@ -47,7 +47,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     }
 }
 
-/// Plans for files that only the operator edits.
+/// Plans the changes of files that only the operator edits.
 fn plan_for_files(registration: &Registration, main: &str, texts: &Texts) -> Result<Plan> {
     let mut plan = Plan::default();
     let files = parse_in_order(main, texts)?;
@@ -100,7 +100,7 @@ pub(super) fn copied_from(ledger: &Ledger, path: &str) -> Option<&'static str> {
     is_copied.then_some(FLATCAR_MAIN)
 }
 
-/// Plans for a missing or empty configuration. Every containerd since 1.5 reads version 2.
+/// Plans the file for a missing or empty configuration. Every containerd since 1.5 reads version 2.
 fn plan_without_file(registration: &Registration, main: &str, is_there: bool) -> Result<Plan> {
     let mut plan = Plan::default();
     let cri = ["plugins", OLD_CRI, "containerd"];

@@ -119,7 +119,8 @@ fn replace(dir: &OwnedFd, name: &str, bytes: &[u8], like: &Original) -> Result<(
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(dir, &temporary);
     files::create_at(dir, &temporary, bytes, like)?;
-    // Not an exchange: under its temporary name, the engine could read the old file as a drop-in.
+    // Renames instead of exchanging: after an exchange the old file has the temporary name, under
+    // which the engine could read it as a drop-in.
     let renamed = renameat(dir, temporary.as_str(), dir, name);
     if renamed.is_err() {
         files::remove_at(dir, &temporary);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The process that listens on the plugin socket: if it is an engine, that engine's own NRI is on,
-//! even if its configuration files disable it. This module connects, sends nothing, and never
+//! Finds the process that listens on the plugin socket. If it is an engine, the engine's own NRI is
+//! on, even if the configuration files disable it. This module connects, sends nothing, and never
 //! removes a socket.
 
 use super::root::Root;

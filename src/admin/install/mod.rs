@@ -336,7 +336,8 @@ pub(super) fn install(install: &Install, loaded: &Loaded) -> Result<Outcome> {
         && !here.removes_entry()
         && plan.files.iter().all(|(path, text)| now.get(path) == Some(text))
     {
-        // With an earlier registration, the plan would take nri-runc for the engine's own runtime.
+        // With an earlier registration, the engine's default runtime in the plan may be nri-runc
+        // itself.
         let runtime = old.is_none().then(|| here.note_runtime(plan, install, config));
         let runtime = runtime.transpose()?.flatten().into_iter();
         let notes = runtime.chain(plan.notes.iter().cloned()).chain(here.notes(config)).collect();

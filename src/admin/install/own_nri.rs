@@ -161,8 +161,7 @@ pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> 
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
-    // Tests one byte in each `wanted.len()` bytes, because every occurrence covers a tested
-    // position.
+    // Tests only every `wanted.len()`-th byte, because each occurrence covers one of them.
     let mut places = (0..bytes.len()).step_by(wanted.len());
     places.any(|at| {
         let here = wanted.iter().enumerate().filter(|(_, byte)| bytes.get(at) == Some(byte));

@@ -48,9 +48,9 @@ impl NodeConditions {
         Self { effect, after, missing, heard: None, shown: None, failures }
     }
 
-    /// Notes the missing plugins of the daemon's status. If the daemon does not run, no plugin
-    /// counts as missing for long: the next container starts the daemon, so pods must still be
-    /// scheduled here.
+    /// Notes the missing plugins of the daemon's status. Once the daemon has not answered for
+    /// [`UNKNOWN_AFTER`], no plugin counts as missing: the next container starts the daemon, so
+    /// pods must still be scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {

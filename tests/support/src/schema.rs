@@ -139,8 +139,8 @@ fn has_type(rule: &Value, value: &Value) -> bool {
     rule.as_array().map_or_else(|| is_it(rule), |names| names.iter().any(is_it))
 }
 
-/// Each document that differs from `document` in one place: a value of another type, or a missing
-/// or additional member. With the place, `$.a[].b`, in which all items of a list are one.
+/// Each document that differs from `document` in one place (a value of another type, or a missing
+/// or additional member), with the place, such as `$.a[].b` for all items of a list.
 pub fn wrong_forms(document: &Value) -> Vec<(String, Value)> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();

@@ -418,7 +418,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
         std::thread::sleep(pause);
-        // A check may start a program, so many of them would keep the machine busy.
+        // The pauses grow, because a check may start a program, and frequent checks would keep the
+        // machine busy.
         pause = (pause * 5 / 4).min(Duration::from_millis(100));
     }
 }

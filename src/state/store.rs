@@ -32,7 +32,7 @@ pub struct Store {
     /// The containers. A record is read much more often than changed, so readers share it.
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
-    pods: BTreeMap<String, Pod>,
+    pods: BTreeMap<String, Rc<Pod>>,
     gone: Remembered<Container>,
     gone_pods: Remembered<Pod>,
     /// Removed containers whose records are still on disk, oldest first, with the bytes of each.
@@ -65,7 +65,7 @@ impl Store {
             folders,
             boot_id: boot_id.to_owned(),
             containers: BTreeMap::new(),
-            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod)).collect(),
+            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod.into())).collect(),
             kept: gone.iter().map(|one| (one.key.clone(), size(one))).collect(),
             gone: Remembered::default(),
             gone_pods: Remembered::default(),
@@ -188,12 +188,17 @@ impl Store {
 
     /// All pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods_shared().map(Rc::as_ref)
+    }
+
+    /// All pods, each of which may be kept.
+    pub fn pods_shared(&self) -> impl Iterator<Item = &Rc<Pod>> {
         self.pods.values()
     }
 
     /// The pod, if it is known.
     pub fn pod(&self, id: &str) -> Option<&Pod> {
-        self.pods.get(id)
+        self.pods.get(id).map(Rc::as_ref)
     }
 
     /// Recently removed or refused containers that may contain this text in a string, newest last.
@@ -409,7 +414,7 @@ impl Store {
     pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
         self.folders.write_pod(&pod).doing(|| self.place())?;
         self.unwritten_pods.remove(&pod.id);
-        self.pods.insert(pod.id.clone(), pod);
+        self.pods.insert(pod.id.clone(), pod.into());
         Ok(())
     }
 
@@ -419,20 +424,20 @@ impl Store {
     /// Fails when the write fails.
     pub fn note_pod(&mut self, pod: Pod) -> Result<()> {
         self.unwritten_pods.insert(pod.id.clone());
-        self.pods.insert(pod.id.clone(), pod);
+        self.pods.insert(pod.id.clone(), pod.into());
         self.write_what_is_not()
     }
 
     /// Changes a pod's record without writing it to disk.
     pub fn change_pod_in_memory(&mut self, id: &str, change: impl FnOnce(&mut Pod)) {
         if let Some(pod) = self.pods.get_mut(id) {
-            change(pod);
+            change(Rc::make_mut(pod));
         }
     }
 
     /// Removes a pod's record; `explain` shows it for a while.
     pub fn forget_pod(&mut self, id: &str) {
-        let Some(mut pod) = self.pods.remove(id) else { return };
+        let Some(mut pod) = self.pods.remove(id).map(Rc::unwrap_or_clone) else { return };
         (pod.message, pod.limits) = (Wire::default(), BTreeMap::new());
         self.unwritten_pods.remove(id);
         self.folders.remove_pod(id);
@@ -447,7 +452,7 @@ impl Store {
     /// The pod of this ID, or the last removed one.
     pub fn newest_pod(&self, id: &str) -> Option<Cow<'_, Pod>> {
         let gone = || self.gone_pods.newest(id, |_| true);
-        self.pods.get(id).map(Cow::Borrowed).or_else(gone)
+        self.pod(id).map(Cow::Borrowed).or_else(gone)
     }
 
     /// Keeps the engine's document of a container; returns its name.

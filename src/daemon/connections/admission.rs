@@ -35,7 +35,7 @@ use crate::limits;
 use crate::plugin::session::SessionError;
 use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, SyncProgress, api};
 use crate::presence::{self, IfThere};
-use crate::state::{Container, HiddenFrom};
+use crate::state::{Container, HiddenFrom, Pod};
 use crate::text::counted;
 
 /// Connections accepted in a row before other tasks get a turn.
@@ -44,7 +44,7 @@ const ACCEPTED_AT_ONCE: usize = 256;
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Containers of a snapshot encoded before other tasks get a turn.
+/// Pods or containers of a snapshot encoded before other tasks get a turn.
 const AT_ONCE: usize = 32;
 
 /// Serves all connections to the plugin socket. Never ends.
@@ -246,8 +246,8 @@ pub(super) async fn admit(
     // Takes the snapshot and registers the plugin in one step, so that no event falls in between.
     let Moment { pods, containers, about, hidden } = {
         let rules = daemon.registry.rules();
-        let is_ending = |subject: &_| daemon.registry.is_ending(subject);
-        events::snapshot_shared(&daemon.records.read(), &rules, &id, is_ending)
+        let ending = daemon.registry.ending();
+        events::snapshot_shared(&daemon.records.read(), &rules, &id, &ending)
     };
     note_hidden(daemon, &id, hidden);
     let settings = config.plugin(plugin.index(), plugin.name());
@@ -257,7 +257,7 @@ pub(super) async fn admit(
     let connected = daemon.registry.add(chained, peer, about);
     registration.set(&connected);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
-    let snapshot = EncodedSnapshot { pods, containers: encoded(daemon, containers).await };
+    let snapshot = encoded(daemon, pods, containers).await;
     let synchronized = synchronize(daemon, &connected, takeover.as_ref(), snapshot).await;
     takeover.iter().for_each(|takeover| takeover.count(daemon));
     if let Err(why) = synchronized {
@@ -318,22 +318,32 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
 }
 
 /// Encodes a snapshot of the records. The snapshot does not change, so other tasks get turns between two parts.
-async fn encoded(daemon: &Daemon, containers: Vec<Rc<Container>>) -> Vec<Encoded> {
+async fn encoded(
+    daemon: &Daemon,
+    pods: Vec<Rc<Pod>>,
+    containers: Vec<Rc<Container>>,
+) -> EncodedSnapshot {
     let encode_all = async {
-        let mut encoded = Vec::with_capacity(containers.len());
-        for some in containers.chunks(AT_ONCE) {
-            let some = some.iter().map(|container| messages::container_encoded(container, false));
-            encoded.extend(some);
-            tokio::task::yield_now().await;
-        }
-        encoded
+        let pods = each_encoded(&pods, messages::pod_encoded).await;
+        let of_container = |container: &Container| messages::container_encoded(container, false);
+        EncodedSnapshot { pods, containers: each_encoded(&containers, of_container).await }
     };
     // Few containers are paused, so all are encoded while the paused ones are being found.
     let (paused, mut encoded) = tokio::join!(daemon.paused_among(&containers), encode_all);
     for at in paused {
-        if let (Some(place), Some(container)) = (encoded.get_mut(at), containers.get(at)) {
+        if let (Some(place), Some(container)) = (encoded.containers.get_mut(at), containers.get(at))
+        {
             *place = messages::container_encoded(container, true);
         }
+    }
+    encoded
+}
+
+async fn each_encoded<T>(all: &[Rc<T>], encode: impl Fn(&T) -> Encoded) -> Vec<Encoded> {
+    let mut encoded = Vec::with_capacity(all.len());
+    for some in all.chunks(AT_ONCE) {
+        encoded.extend(some.iter().map(|record| encode(record)));
+        tokio::task::yield_now().await;
     }
     encoded
 }

@@ -20,7 +20,7 @@ mod subscribers;
 pub(crate) mod takeovers;
 mod times;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::Duration;
@@ -343,9 +343,9 @@ impl Registry {
             .collect()
     }
 
-    /// Whether the subject's removal event is being sent and the subject is still on record.
-    pub(crate) fn is_ending(&self, subject: &Subject) -> bool {
-        self.ending.borrow().contains(subject)
+    /// Returns the subjects whose removal events are being sent and that are still on record.
+    pub(crate) fn ending(&self) -> Ref<'_, HashSet<Subject>> {
+        self.ending.borrow()
     }
 
     /// Records that the subject is no longer on record.

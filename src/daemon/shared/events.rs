@@ -8,7 +8,7 @@ use crate::chain::Notification;
 use crate::daemon::registry::connected::Subject;
 use crate::daemon::shared::messages;
 use crate::mark::ExecSubject;
-use crate::plugin::{Encoded, Event, api};
+use crate::plugin::{Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
@@ -54,13 +54,12 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
-    (pods_shown(store).map(messages::pod).collect(), containers)
+    (pods_shown(store).map(|pod| messages::pod(pod)).collect(), containers)
 }
 
 /// The snapshot with which a plugin is synchronized.
 pub(crate) struct Moment {
-    /// The encoded pods.
-    pub(crate) pods: Vec<Encoded>,
+    pub(crate) pods: Vec<Rc<Pod>>,
     pub(crate) containers: Vec<Rc<Container>>,
     /// The pods and containers of the snapshot.
     pub(crate) about: HashSet<Subject>,
@@ -111,19 +110,21 @@ pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,
     plugin: &str,
-    is_ending: impl Fn(&Subject) -> bool,
+    ending: &HashSet<Subject>,
 ) -> Moment {
-    let pods = pods_shown(store).filter(|pod| !is_ending(&Subject::Pod(pod.id.clone())));
+    let mut pods: Vec<Rc<Pod>> = pods_shown(store).cloned().collect();
     let mut containers = store.all_shared();
-    containers.retain(|container| {
-        is_shown(container) && !is_ending(&Subject::Container(container.key.clone()))
-    });
-    let (mut hidden_pods, mut hidden) = (HashMap::new(), Vec::new());
+    containers.retain(|container| is_shown(container));
+    if !ending.is_empty() {
+        pods.retain(|pod| !ending.contains(&Subject::Pod(pod.id.clone())));
+        containers.retain(|one| !ending.contains(&Subject::Container(one.key.clone())));
+    }
+    let mut hidden = Vec::new();
     if rules.hides_anything() {
         let rule = |pod: &RuledPod| Some(rules.hidden_by(plugin, pod)?.rule.clone());
         let of_pods =
             store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
-        hidden_pods.extend(of_pods);
+        let hidden_pods: HashMap<&str, String> = of_pods.collect();
         containers.retain(|container| {
             let rule = match store.pod(&container.pod) {
                 Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
@@ -133,22 +134,19 @@ pub(crate) fn snapshot_shared(
             hidden.extend(rule.map(|rule| (Subject::Container(container.key.clone()), rule)));
             !is_hidden
         });
-        let of_pods = hidden_pods.iter();
-        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod((*id).to_owned()), rule.clone())));
+        pods.retain(|pod| !hidden_pods.contains_key(pod.id.as_str()));
+        let of_pods = hidden_pods.into_iter();
+        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod(id.to_owned()), rule)));
     }
-    let pods = pods.filter(|pod| !hidden_pods.contains_key(pod.id.as_str()));
-    let keys = containers.iter().map(|container| container.key.clone());
-    let mut about: HashSet<Subject> = keys.map(Subject::Container).collect();
-    let pods = pods.inspect(|pod| {
-        about.insert(Subject::Pod(pod.id.clone()));
-    });
-    let pods = pods.map(messages::pod_encoded).collect();
+    let mut about = HashSet::with_capacity(pods.len() + containers.len());
+    about.extend(containers.iter().map(|container| Subject::Container(container.key.clone())));
+    about.extend(pods.iter().map(|pod| Subject::Pod(pod.id.clone())));
     Moment { pods, containers, about, hidden }
 }
 
 /// Pods that plugins receive.
-fn pods_shown(store: &Store) -> impl Iterator<Item = &Pod> {
-    store.pods().filter(|pod| pod.state != PodState::Created)
+fn pods_shown(store: &Store) -> impl Iterator<Item = &Rc<Pod>> {
+    store.pods_shared().filter(|pod| pod.state != PodState::Created)
 }
 
 fn is_shown(container: &Container) -> bool {

@@ -74,8 +74,8 @@ fn plan_memory(memory: &Memory, files: &SeenFiles<'_>, writes: &mut Vec<Write>) 
     Ok(())
 }
 
-/// Plans memory limits. The limit of memory may never exceed the limit with swap, so when limits
-/// rise, the latter is written first.
+/// Plans memory limits. The limit of memory alone may never exceed the limit of memory with swap,
+/// so when limits rise, the latter is written first.
 fn plan_limits(
     limit: Option<i64>,
     swap: Option<i64>,

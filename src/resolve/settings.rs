@@ -102,8 +102,8 @@ fn refused(path: &str, why: &str) -> PatchError {
     invalid(&field, &format!("on this node {why}"))
 }
 
-/// Adds a memory limit to a memory section without one, so that its limit with swap can be planned. An earlier check
-/// ensures that the container will have a memory limit; its value does not matter here.
+/// Adds a memory limit to a memory section without one, so that its limit of memory with swap can be planned. An
+/// earlier check ensures that the container will have a memory limit; its value does not matter here.
 fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
     let mut after = wanted.clone();
     if let Some(Value::Object(memory)) = after.get_mut("memory") {

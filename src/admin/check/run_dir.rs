@@ -185,7 +185,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
     Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))
 }
 
-/// Reports running containers that no plugin adjusted.
+/// Reports containers that were created without plugins and have not stopped.
 fn unadjusted(running: &Daemon) -> Option<Finding> {
     let ids = running.status.as_ref()?.unadjusted.iter();
     let ids: Vec<&str> = ids.map(|id| short_id(id)).collect();

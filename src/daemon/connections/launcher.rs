@@ -40,7 +40,7 @@ const ABSENT_CHECK: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A plugin that ran this long starts again with the first pause.
+/// Run time after which a plugin's next restart waits only for [`FIRST_PAUSE`].
 const STEADY: Duration = Duration::from_secs(60);
 
 /// The plugin files to run, by name; a `None` makes a plugin's task stop the plugin.

@@ -119,7 +119,7 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
 }
 
 #[test]
-fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
+fn a_burst_skips_a_busy_plugin_if_no_plugin_protects() {
     let host = started(&settings(""));
     let plugin = slow(&host);
     let came = burst(&host);

@@ -302,7 +302,7 @@ fn an_entry_edited_to_another_program_stays() {
 const DOCKER: &str = "/etc/docker/daemon.json";
 
 #[test]
-fn the_default_may_be_set_later_and_undone_at_once() {
+fn uninstall_undoes_a_default_that_was_set_later() {
     for engine in ["containerd", "crio", "docker", "podman"] {
         let place = Place::new();
         let before = tree(place.root());
@@ -450,7 +450,7 @@ fn the_output_is_one_document_on_request() {
 }
 
 #[test]
-fn an_install_ends_with_the_line_that_uses_it() {
+fn install_ends_by_showing_how_to_use_the_registration() {
     for (words, wanted) in [
         ("docker", "use:  docker run --runtime nri-runc IMAGE\n"),
         ("docker --default", "use:  docker run IMAGE\n"),

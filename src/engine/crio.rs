@@ -324,7 +324,8 @@ fn confirmed(
         plain => {
             let other = (format!("CRI-O's list of {list}"), format!("{key}={value}"));
             let is = plain.map_or_else(String::new, |plain| format!("{key}={plain}"));
-            let line = contradiction(field, (&other.0, &other.1), ("its plain keys", &is));
+            let line =
+                contradiction(field, (&other.0, &other.1), ("its separate annotations", &is));
             contradictions.push(line);
             false
         }

@@ -66,7 +66,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks, which only disks with the I/O scheduler BFQ support.
+/// Checks the weights of single disks, which only disks that use the I/O scheduler BFQ support.
 fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
@@ -82,7 +82,7 @@ fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Re
         let schedulers = files::read_kernel(&queue).if_there();
         let schedulers = schedulers.map_err(|error| unknown("queue/scheduler", &error))?;
         if schedulers.is_some_and(|schedulers| !schedulers.contains("[bfq]")) {
-            let why = format!("the disk {major}:{minor} does not have the I/O scheduler BFQ");
+            let why = format!("the disk {major}:{minor} does not use the I/O scheduler BFQ");
             return Err(refused("blockIO.weightDevice", &why));
         }
     }

@@ -53,7 +53,7 @@ fn code(answer: &DriftAnswer) -> Result<u8> {
 impl Answer for Vec<DriftRow> {
     fn page(&self, _: Format) -> String {
         if self.is_empty() {
-            return "no value differs from what plugins own".to_owned();
+            return "no plugin-owned value differs".to_owned();
         }
         let rows = self.iter().map(|row| {
             let of_process = if row.process { " (process)" } else { "" };

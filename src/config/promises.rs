@@ -91,7 +91,8 @@ impl ListedSection for PromiseSection {
             return Err("the promise has no plugin".into());
         }
         if !self.selects_devices() && self.pods == PodSelectors::default() {
-            let hint = "a plugin that every container needs is [plugin.NAME] required = true";
+            let hint =
+                "for a plugin that every container needs, set required = true in [plugin.NAME]";
             return Err(format!("the promise selects nothing; {hint}").into());
         }
         Ok(())

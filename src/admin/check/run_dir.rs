@@ -48,7 +48,8 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     if let Err(error) = usable(config, can_serve) {
         let otherwise = format!("make {} usable, or set run_dir to another folder", dir.display());
         let hint = Some(error.next_step()).filter(|hint| !hint.is_empty()).unwrap_or(&otherwise);
-        let lost = format!("a command that bypasses the daemon is {}", noted_elsewhere(config));
+        let lost =
+            format!("meanwhile a command that bypasses the daemon is {}", noted_elsewhere(config));
         return finding("run directory", false, format!("{}; {lost}", error.why()), hint);
     }
     match short_of(dir) {
@@ -64,9 +65,9 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
-        (true, _) => "in the journal alone then",
-        (false, true) => "in syslog alone then",
-        (false, false) => "recorded nowhere then",
+        (true, _) => "recorded only in the journal",
+        (false, true) => "recorded only in syslog",
+        (false, false) => "recorded nowhere",
     }
 }
 

@@ -139,7 +139,7 @@ async fn until_a_check(
 /// Logs one line for all unusable files, the first of them and how many others, and repeats it only
 /// after a change.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
-    let what = "among the plugins cannot be used";
+    let what = "in the plugin folder cannot be used";
     let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);
     for line in lines.iter().filter(|line| !logged.contains(*line)) {
         warn!("{line}");

@@ -339,7 +339,8 @@ fn containers_that_name_our_path_keep_the_registration() {
         let shown = place.refused("uninstall", engine);
         assert!(shown.contains("1 container still uses") && shown.contains(": ours ("), "{shown}");
         let renamed = place.install(&format!("{engine} --name other --dry-run"));
-        let warning = "note: 1 container still uses the handler nri-runc, which this replaces";
+        let warning =
+            "note: 1 container still uses the handler nri-runc, which this installation replaces";
         assert!(renamed.contains(warning), "{renamed}");
         let printed = place.uninstall(&format!("{engine} --force"));
         assert!(printed.contains("still uses /usr/local/bin/nri-runc: keep it"), "{printed}");

@@ -52,7 +52,7 @@ const ERRORS: [&str; 5] = [
 /// other messages, states, reasons of a lint.
 const NO_ERRORS: [&str; 31] = [
     "nothing in this bundle would change",
-    "…; watching for it",
+    "…; waiting for it",
     "at line",
     "reaching the daemon at …",
     "the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md",

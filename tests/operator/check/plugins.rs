@@ -251,7 +251,7 @@ const INSTALLED: &[Fault] = &[
         },
         row: "pre-installed plugins",
         says: "elsewhere is missing",
-        next: "make the folder",
+        next: "create the folder",
         mend: Fix::By(|world| std::fs::create_dir(world.path("elsewhere")).unwrap()),
         ..FAULT
     },

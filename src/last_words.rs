@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binary_file_has_no_last_words() {
+    fn last_output_is_read_only_from_a_regular_file_and_bounded() {
         let temp = tempfile::tempdir().unwrap();
         assert_eq!(read(temp.path()), None);
         std::os::unix::fs::symlink("/etc/passwd", temp.path().join(FILE)).unwrap();

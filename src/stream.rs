@@ -154,12 +154,12 @@ pub(crate) struct EventLine<'a> {
     lost: Option<Option<u64>>,
 }
 
-/// The position after which a reader continues.
+/// The position at which a reader starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// The oldest event that is kept.
+    /// At the oldest event that is kept.
     Oldest,
-    /// The next event.
+    /// At the next event.
     Now,
     /// After the event with this number of this stream.
     Cursor { stream: String, number: u64 },

@@ -6,8 +6,8 @@
 
 #[path = "tidy/book/mod.rs"]
 mod book;
-#[path = "tidy/circles.rs"]
-mod circles;
+#[path = "tidy/cycles.rs"]
+mod cycles;
 #[path = "tidy/engines.rs"]
 mod engines;
 #[path = "tidy/limits.rs"]
@@ -346,7 +346,7 @@ fn the_wrapper_reads_engines_files_only_before_it_refuses() {
 
 /// The callers of an `exec` end at the engine. The wrapper uses no module about engines, so it has a list of its own.
 #[test]
-fn a_process_that_shows_the_engine_ends_the_callers_of_an_exec() {
+fn the_wrapper_knows_every_process_name_that_detects_an_engine() {
     let read = |file: &str| std::fs::read_to_string(root().join(file)).unwrap();
     let between = |text: &str, start: &str, end: &str| {
         let rest = text.split_once(start).unwrap().1;

@@ -28,7 +28,7 @@ pub(super) struct Drift {
     pub(super) output: PlainOutput,
 }
 
-/// Prints the values that differ; prints what could not be compared to standard error.
+/// Prints the values that differ, and on standard error those that could not be compared.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let question = json!({"verb": "drift", "id": wanted.id});
     let answer: DriftAnswer = ask_within(config, &question, DRIFT_WAIT)?;
@@ -53,7 +53,7 @@ fn code(answer: &DriftAnswer) -> Result<u8> {
 impl Answer for Vec<DriftRow> {
     fn page(&self, _: Format) -> String {
         if self.is_empty() {
-            return "no value differs from what plugins own".to_owned();
+            return "no plugin-owned value differs".to_owned();
         }
         let rows = self.iter().map(|row| {
             let of_process = if row.process { " (process)" } else { "" };

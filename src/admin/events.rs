@@ -108,7 +108,7 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
             (Err(error), None) => return Err(error),
             (Err(error), Some(false)) => {
                 is_away = Some(true);
-                complain(&format!("{error}; watching for it"));
+                complain(&format!("{error}; waiting for it"));
             }
             (Err(_), Some(true)) => {}
         }

@@ -95,7 +95,7 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
         behind.map(|ChangedMember { field, change }| printable(&format!("{field} {change}")));
     let behind = behind.collect::<Vec<_>>().join(", ");
     if !behind.is_empty() {
-        page.push_str(&wrapped("after nri-runc, by a wrapper behind it:", &behind));
+        page.push_str(&wrapped("changed by a wrapper after nri-runc:", &behind));
     }
     times(&container.times, &mut page);
     traces(container, &mut page);

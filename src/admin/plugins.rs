@@ -133,7 +133,7 @@ fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
         }
         if !plugin.deprecated_events.is_empty() {
             let events = printable(&plugin.deprecated_events.join(" "));
-            page.push_str(&wrapped(&title("takes as deprecated StateChange"), &events));
+            page.push_str(&wrapped(&title("receives as StateChange (deprecated)"), &events));
         }
         about.iter().for_each(|line| page.push_str(&format!("{id}: {line}\n")));
     }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_a_beginning_shows_nothing() {
+    fn a_step_shows_nothing_before_progress_has_begun() {
         step("x");
         assert!(progress().is_none());
         clear();

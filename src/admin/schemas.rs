@@ -101,7 +101,9 @@ fn description_of(member: &str) -> Option<&'static str> {
         _ if member == "at" || member.ends_with("_at") => {
             Some("Unix time in nanoseconds; 0 if it did not happen.")
         }
-        _ if member == "time" || member.ends_with("_time") => Some("The same as text (RFC 3339)."),
+        _ if member == "time" || member.ends_with("_time") => {
+            Some("The same time as text (RFC 3339).")
+        }
         _ => None,
     }
 }

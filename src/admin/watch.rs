@@ -76,7 +76,7 @@ pub(super) fn watch<T: DeserializeOwned>(
             Err(_) if is_away => {}
             Err(error) => {
                 is_away = true;
-                complain(&format!("{error}; watching for it"));
+                complain(&format!("{error}; waiting for it"));
             }
         }
     }

@@ -68,7 +68,7 @@ pub(crate) struct PluginRow {
     pub(crate) unresponsive: bool,
     /// Whether the plugin was disconnected for time-outs.
     pub(crate) struck: bool,
-    /// Why the plugin's process is older than its file.
+    /// Why the plugin runs an older program or configuration than its files.
     pub(crate) outdated: Option<String>,
     pub(crate) start_failure: Option<String>,
     /// Whether the plugin's connection was refused.

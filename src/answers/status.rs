@@ -47,14 +47,14 @@ pub(crate) struct Status {
     pub(crate) found: usize,
     /// Records that could not be read.
     pub(crate) set_aside: Vec<PathBuf>,
-    /// Running containers that were created without plugins.
+    /// Containers that were created without plugins and have not stopped.
     pub(crate) unadjusted: Vec<String>,
     /// Containers and pods whose records could not be written to disk.
     pub(crate) unwritten: Vec<String>,
     pub(crate) records_refused: Option<RefusedRecords>,
     /// Null without an audit log.
     pub(crate) audit: Option<AuditCounts>,
-    /// Launched plugins that are older than their files.
+    /// Launched plugins that run an older program or configuration than their files.
     pub(crate) outdated_plugins: Vec<OutdatedPlugin>,
     /// Plugins that were connected before the daemon started and have not returned.
     pub(crate) absent_plugins: Vec<String>,
@@ -171,7 +171,7 @@ pub(crate) struct AuditCounts {
     pub(crate) failure: Option<String>,
 }
 
-/// A launched plugin that is older than its file.
+/// A launched plugin that runs an older program or configuration than its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]

@@ -74,8 +74,8 @@ fn plan_memory(memory: &Memory, files: &SeenFiles<'_>, writes: &mut Vec<Write>) 
     Ok(())
 }
 
-/// Plans memory limits. The limit of memory may never exceed the limit with swap, so when limits
-/// rise, the latter is written first.
+/// Plans memory limits. The limit of memory alone may never exceed the limit of memory with swap,
+/// so when limits rise, the latter is written first.
 fn plan_limits(
     limit: Option<i64>,
     swap: Option<i64>,
@@ -181,7 +181,7 @@ fn plan_devices(
         // Permission to make a node does not matter without permission to open it.
         let stays = |kind: &char| matches!(kind, 'r' | 'w') && wider.contains(*kind);
         if !rule.allow && !has_all && ACCESS.iter().any(|kind| is_meant(kind) && stays(kind)) {
-            let why = format!("a wider rule than {} {device} allows it", rule.kind);
+            let why = format!("a rule wider than {} {device} allows it", rule.kind);
             return refused("devices", why);
         }
         let access: String = ACCESS.iter().filter(|kind| is_meant(kind) && changes(kind)).collect();

@@ -134,7 +134,7 @@ pub(crate) async fn exec(
 }
 
 impl ChainedPlugin {
-    /// Awaits the plugin's reply about an `exec`. If the plugin was late at the last execs, its
+    /// Awaits the plugin's reply about an `exec`. After too many late replies in a row, its failure
     /// policy applies at once for [`LATE_FOR`].
     async fn ask_about_exec<T>(
         &self,

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn denying_probes_is_reported_unless_a_rule_permits_some() {
+    fn a_bare_denial_is_reported_unless_a_rule_permits_some() {
         for (text, count) in [
             ("[[exec_rule]]\n", 1),
             ("[[exec_rule]]\nterminal = false\nusers = [0]\n", 1),

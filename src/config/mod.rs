@@ -116,7 +116,7 @@ pub(crate) struct FileStamp {
     place: (u64, u64),
     size: u64,
     modified: (i64, i64),
-    /// The kernel's time of the last change.
+    /// The inode's change time (ctime).
     pub(crate) changed: SystemTime,
 }
 

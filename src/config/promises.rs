@@ -91,7 +91,8 @@ impl ListedSection for PromiseSection {
             return Err("the promise has no plugin".into());
         }
         if !self.selects_devices() && self.pods == PodSelectors::default() {
-            let hint = "a plugin that every container needs is [plugin.NAME] required = true";
+            let hint =
+                "for a plugin that every container needs, set required = true in [plugin.NAME]";
             return Err(format!("the promise selects nothing; {hint}").into());
         }
         Ok(())
@@ -263,7 +264,7 @@ mod tests {
             ("cdi = [\"*\"]\nplugin = \"\"", "f:3:10: require.plugin: expected a name of 1 to"),
             ("cdi = [\"*\"]\nplugin = \"g*\"", "f:3:10: require.plugin: \"g*\" is not the name"),
             ("cdi = [\"*\"]\nplugin = \"inject:a\"", "f:3:10: require.plugin: \"inject:a\" is no"),
-            ("plugin = \"a\"", "f:1:1: the promise selects nothing; a plugin that every"),
+            ("plugin = \"a\"", "f:1:1: the promise selects nothing; for a plugin that every"),
         ] {
             let (promises, problems) = read(&format!("[[require]]\n{lines}\n"));
             let [problem] = &problems[..] else { panic!("{lines}: {problems:?}") };

@@ -31,7 +31,7 @@ pub(super) fn nearest_within<'n>(
     for name in names {
         let meant = meant(wrong, name);
         let lower_meant = meant.to_lowercase();
-        // At least this many letters differ.
+        // The edit distance is at least the difference in length.
         if lower.len().abs_diff(lower_meant.len()) > most {
             continue;
         }

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_overhead_is_kept_apart() {
+    fn a_resized_pods_values_do_not_include_its_overhead() {
         let mut pod = pod(2, 5);
         let overhead = pod.linux.mut_or_insert_default().pod_overhead.mut_or_insert_default();
         overhead.cpu.mut_or_insert_default().quota = Some(5000_i64.into()).into();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn values_missing_in_the_cri_are_absent_and_quota_may_be_none() {
+    fn values_missing_in_the_cri_stay_absent_and_minus_one_is_kept() {
         let block = r#"{"cpu_quota":-1,"cpu_period":0,"cpuset_cpus":"3",
             "hugepage_limits":[{"page_size":"2MB"},{"limit":1}],"unified":{"memory.high":"1"}}"#;
         let told = from_cri(&serde_json::from_str(block).unwrap());

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn no_failures_make_no_line() {
+    fn without_failures_there_is_no_line() {
         assert_eq!(all_failures(Vec::new()), Ok(()));
     }
 }

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_come_only_from_the_sandbox_annotations() {
+    fn a_pods_resources_come_only_from_the_sandbox_annotations() {
         let key = |name: &str| format!("io.kubernetes.cri.sandbox-{name}");
         let annotations =
             [(key("cpu-quota"), "-1".to_owned()), (key("memory"), "junk".to_owned())].into();

@@ -286,7 +286,7 @@ fn of_sandbox(
 ) {
     let labels = confirmed(keys, "Labels", Field::PodLabels, contradictions);
     let annotations = confirmed(keys, "Annotations", Field::PodAnnotations, contradictions);
-    // Entries that are missing from a shadowed list exist as plain keys.
+    // Entries that are missing from a shadowed list exist as separate annotations.
     let is_left = |key: &str| {
         let is_engines = BESIDE.iter().any(|own| key.starts_with(own)) || key.ends_with(".crio.io");
         !is_engines && !labels.contains_key(key) && !annotations.contains_key(key)
@@ -308,8 +308,8 @@ fn of_sandbox(
     pod.lives_with = is_spoofed(keys.0).then(String::new);
 }
 
-/// Returns those labels or annotations of CRI-O's list that the document also has as plain keys:
-/// the pod's author can shadow the list, but a plain key only by using that key.
+/// Returns those labels or annotations of CRI-O's list that the document also has as separate
+/// annotations: the pod's author can shadow the list, but a separate annotation only by using its key.
 fn confirmed(
     keys: &CrioKeys<'_>,
     list: &str,
@@ -317,14 +317,15 @@ fn confirmed(
     contradictions: &mut Vec<String>,
 ) -> BTreeMap<String, String> {
     let mut all = texts(keys.json(list).as_ref());
-    // If a label and an annotation have the same key, the plain key has the label's value.
+    // If a label and an annotation have the same key, the separate annotation has the label's value.
     let hiding = texts(keys.json("Labels").as_ref());
     all.retain(|key, value| match keys.0.get(key) {
         Some(plain) if plain == value || hiding.get(key) == Some(plain) => true,
         plain => {
             let other = (format!("CRI-O's list of {list}"), format!("{key}={value}"));
             let is = plain.map_or_else(String::new, |plain| format!("{key}={plain}"));
-            let line = contradiction(field, (&other.0, &other.1), ("its plain keys", &is));
+            let line =
+                contradiction(field, (&other.0, &other.1), ("its separate annotations", &is));
             contradictions.push(line);
             false
         }

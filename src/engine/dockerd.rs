@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn its_file_adds_settings_that_the_command_line_omits() {
+    fn dockerds_file_adds_settings_to_its_command_line() {
         let mut dockerd = started("dockerd -H fd://").unwrap();
         assert_eq!((dockerd.data_root(), dockerd.sockets()), (DATA_ROOT, vec![SOCKET.into()]));
         dockerd.read(&json!({"data-root": "/srv/d", "hosts": ["unix:///run/b.sock"]}));

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_few_lines_a_plugin_fewer_and_the_rest_is_counted() {
+    fn lines_are_limited_per_place_and_per_plugin_and_counted() {
         let written = Written::default();
         let subscriber = tracing_subscriber::registry().with(written.clone()).with(FewOfEachPlace);
         let lines = || take(&mut *written.0.lock().unwrap());

@@ -84,7 +84,7 @@ pub(crate) struct Holdings {
     pub(crate) plugins: usize,
     /// Required plugins that are not synchronized.
     pub(crate) missing_plugins: usize,
-    /// Launched plugins that are older than their files.
+    /// Launched plugins that run an older program or configuration than their files.
     pub(crate) outdated_plugins: usize,
     /// Plugins that were connected before the daemon started and have not returned.
     pub(crate) absent_plugins: usize,

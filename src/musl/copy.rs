@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn every_short_length_at_every_distance() {
+    fn short_copies_at_every_distance_are_correct() {
         for count in 0..=200 {
             for (from, to) in (0..=140).flat_map(|distance| [(distance, 0), (0, distance)]) {
                 agrees(from, to, count);
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_length_at_any_distance(from in 0..9000_usize, to in 0..9000_usize, count in 0..9000_usize) {
+        fn copies_at_any_distance_are_correct(from in 0..9000_usize, to in 0..9000_usize, count in 0..9000_usize) {
             agrees(from, to, count);
         }
     }

@@ -65,7 +65,7 @@ pub(super) struct Busy {
 impl std::fmt::Display for Busy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (ahead, millis) = (self.ahead, self.takes.as_millis());
-        write!(f, "has {ahead} queued requests at {millis} ms each, longer than a request may wait")
+        write!(f, "has {ahead} queued requests of {millis} ms each, more than a request may wait")
     }
 }
 
@@ -480,7 +480,7 @@ mod tests {
         // One request is running, and each of the others causes two more requests: 44 whole turns are left.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
-        assert!(said.contains("queued requests at 200000 ms each"), "{said}");
+        assert!(said.contains("queued requests of 200000 ms each"), "{said}");
         // Past events are delivered however long it takes.
         let mut told =
             Box::pin(turns.acquire(Rank::UnderWay, Some(RequestSubject::default()), None));

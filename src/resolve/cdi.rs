@@ -111,7 +111,7 @@ impl CdiRegistry {
                 })
         });
         if !is_qualified {
-            return Err("a CDI device is named vendor/class=name".to_owned());
+            return Err("a CDI device's name has the form vendor/class=name".to_owned());
         }
         let entries = self.devices.get(name).map(Vec::as_slice).unwrap_or_default();
         let Some(priority) = entries.iter().map(|entry| entry.priority).max() else {

@@ -66,7 +66,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks, which only disks with the I/O scheduler BFQ support.
+/// Checks the weights of single disks, which only disks that use the I/O scheduler BFQ support.
 fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
@@ -82,7 +82,7 @@ fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Re
         let schedulers = files::read_kernel(&queue).if_there();
         let schedulers = schedulers.map_err(|error| unknown("queue/scheduler", &error))?;
         if schedulers.is_some_and(|schedulers| !schedulers.contains("[bfq]")) {
-            let why = format!("the disk {major}:{minor} does not have the I/O scheduler BFQ");
+            let why = format!("the disk {major}:{minor} does not use the I/O scheduler BFQ");
             return Err(refused("blockIO.weightDevice", &why));
         }
     }
@@ -102,8 +102,8 @@ fn refused(path: &str, why: &str) -> PatchError {
     invalid(&field, &format!("on this node {why}"))
 }
 
-/// Adds a memory limit to a memory section without one, so that its limit with swap can be planned. An earlier check
-/// ensures that the container will have a memory limit; its value does not matter here.
+/// Adds a memory limit to a memory section without one, so that its limit of memory with swap can be planned. An
+/// earlier check ensures that the container will have a memory limit; its value does not matter here.
 fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
     let mut after = wanted.clone();
     if let Some(Value::Object(memory)) = after.get_mut("memory") {

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_hangs_costs_the_deadline_once() {
+    fn a_store_that_hangs_is_waited_for_once_until_the_deadline() {
         let temp = tempfile::tempdir().unwrap();
         let (host, wanted) = query(temp.path());
         let silent = std::os::unix::net::UnixListener::bind(temp.path().join("c.sock")).unwrap();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_gives_its_digest_and_when_it_got_its_name() {
+    fn an_image_record_yields_its_digest_and_time_of_update() {
         let target = [field(1, b"index"), field(2, b"sha256:ab"), vec![0x18, 0x05]].concat();
         let times = [field(7, &[0x08, 0x01]), field(8, &[0x08, 0x96, 0x01])].concat();
         let whole = field(1, &[field(1, b"busybox:1"), field(3, &target), times].concat());

@@ -167,7 +167,7 @@ impl Frame {
     }
 }
 
-/// Reads a frame, and answers if the connection itself requires it.
+/// Reads a frame, and acknowledges it if it is SETTINGS or PING.
 ///
 /// # Errors
 /// Fails when the connection fails, and when the server ends it.

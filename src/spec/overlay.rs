@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_period_sends_the_quota_but_a_new_quota_no_period() {
+    fn a_change_of_period_includes_the_quota_but_not_vice_versa() {
         let overlay = json!({"cpu": {"quota": 3000, "period": 5000}});
         let quota = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
         assert_eq!(Value::Object(delta(&quota, &engine())), json!({"cpu": {"quota": 50000}}));

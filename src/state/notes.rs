@@ -60,7 +60,7 @@ impl Skipped {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RuleHit {
-    /// Time of the first one: Unix time in nanoseconds.
+    /// Unix time in nanoseconds of the first such change.
     pub at: i64,
     /// The event.
     pub event: String,
@@ -106,10 +106,10 @@ pub struct ExecChange {
     pub owners: BTreeMap<String, String>,
 }
 
-/// A value that the engine repeats in updates while a plugin's value stays in force.
+/// A value that the engine requests in updates while a plugin's value stays in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RepeatedValue {
-    /// Time of the first one: Unix time in nanoseconds.
+    /// Unix time in nanoseconds of the first such update.
     pub at: i64,
     /// Path below `linux.resources`.
     pub field: String,

@@ -52,7 +52,7 @@ fn the_pure_core_decides_every_case_as_its_folder_expects() {
 }
 
 #[test]
-fn plugins_on_real_sockets_get_equal_verdicts() {
+fn plugins_on_sockets_get_the_same_results_as_in_the_pure_core() {
     let cases = all();
     let mut live = live::Live::start(&cases);
     compare(&cases, |case| live.play(case));

@@ -168,8 +168,8 @@ impl Creation {
     }
 
     /// Adds default values. The container's own values, and every value that a plugin sets or
-    /// removes, override them. Later plugins receive them; they own nothing before
-    /// [`Creation::settle`].
+    /// removes, override them. Later plugins receive the default values, but `from` owns no field
+    /// before [`Creation::settle`].
     ///
     /// # Errors
     /// Fails if a reply with these values would.
@@ -200,7 +200,7 @@ impl Creation {
     /// # Errors
     /// Fails if a reply with these values would.
     pub fn settle(mut self) -> Result<Self, MergeError> {
-        // Without an offer, nothing is to settle.
+        // Without an offer, there is nothing to settle.
         let Some(pristine) = &self.pristine else { return Ok(self) };
         let container = &pristine.id;
         for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {

@@ -2,8 +2,8 @@
 //! Offers: values that are set only if neither the container nor any plugin, earlier or later, sets
 //! one.
 //!
-//! Later plugins receive an offer. It owns nothing until all plugins have answered; then the values
-//! that no plugin set or removed are merged like a reply. Values are not examined.
+//! Later plugins receive an offer. Its source owns no field until all plugins have answered; then
+//! the values that no plugin set or removed are merged like a reply. Values are not examined.
 
 use std::collections::HashSet;
 

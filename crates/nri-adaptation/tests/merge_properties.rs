@@ -306,7 +306,7 @@ fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>)
 
 proptest! {
     #[test]
-    fn an_encoded_request_is_the_request_after_each_reply(
+    fn after_each_reply_the_encoded_request_equals_the_request(
         container in container(),
         requested in plugins(),
     ) {

@@ -87,14 +87,14 @@ impl Adjustment {
         self.edit(|adjust| adjust.CDI_devices.push(api::CDIDevice { name, ..Default::default() }))
     }
 
-    /// Sets a resource limit of its processes, such as `RLIMIT_NOFILE`.
+    /// Sets a resource limit of the container's processes, such as `RLIMIT_NOFILE`.
     pub fn rlimit(self, name: &str, soft: u64, hard: u64) -> Self {
         let type_ = name.to_owned();
         let limit = api::POSIXRlimit { type_, soft, hard, ..Default::default() };
         self.edit(|adjust| adjust.rlimits.push(limit))
     }
 
-    /// Sets a kernel parameter of its namespaces, such as `net.core.somaxconn`.
+    /// Sets a kernel parameter of the container's namespaces, such as `net.core.somaxconn`.
     pub fn sysctl(self, name: &str, value: &str) -> Self {
         self.edit_linux(|linux| {
             linux.sysctl.insert(name.to_owned(), value.to_owned());
@@ -110,12 +110,12 @@ impl Adjustment {
         })
     }
 
-    /// Sets how likely the kernel kills it when memory runs out, from -1000 to 1000.
+    /// Sets how likely the kernel kills the container when memory runs out, from -1000 to 1000.
     pub fn oom_score_adj(self, value: i64) -> Self {
         self.edit_linux(|linux| linux.oom_score_adj = Some(value.into()).into())
     }
 
-    /// Sets its cgroup.
+    /// Sets the container's cgroup.
     pub fn cgroups_path(self, path: &str) -> Self {
         self.edit_linux(|linux| path.clone_into(&mut linux.cgroups_path))
     }

@@ -57,7 +57,7 @@ macro_rules! handlers {
             /// Receives every message before its method is called; for logs and counters.
             fn observe(&self, method: &'static str, message: &dyn MessageDyn) {}
 
-            /// The runtime ends the plugin; it closes the connection soon after.
+            /// Called before the runtime disconnects the plugin, for instance because the runtime stops.
             async fn shutdown(&self) {}
 
             $(

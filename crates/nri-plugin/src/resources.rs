@@ -128,22 +128,22 @@ setters! {
         cpu.period = Some(period.into()).into();
     }
 
-    /// Pins it to these CPUs, for instance `0-3,8`.
+    /// Pins the container to these CPUs, for instance `0-3,8`.
     fn cpus(resources, cpus: &str) {
         cpus.clone_into(&mut resources.cpu.mut_or_insert_default().cpus);
     }
 
-    /// Pins its memory to these NUMA nodes, for instance `0`.
+    /// Pins the container's memory to these NUMA nodes, for instance `0`.
     fn mems(resources, mems: &str) {
         mems.clone_into(&mut resources.cpu.mut_or_insert_default().mems);
     }
 
-    /// Limits its memory, in bytes; a negative limit removes the limit.
+    /// Limits the container's memory, in bytes; a negative value removes the limit.
     fn memory_limit(resources, bytes: i64) {
         resources.memory.mut_or_insert_default().limit = Some(bytes.into()).into();
     }
 
-    /// Reserves memory for it when the node runs short, in bytes.
+    /// Reserves memory, in bytes, for the container when the node runs short.
     fn memory_reservation(resources, bytes: i64) {
         resources.memory.mut_or_insert_default().reservation = Some(bytes.into()).into();
     }
@@ -162,22 +162,22 @@ setters! {
         });
     }
 
-    /// Limits the number of its processes and threads.
+    /// Limits the number of the container's processes and threads.
     fn pids_limit(resources, limit: i64) {
         resources.pids.mut_or_insert_default().limit = limit;
     }
 
-    /// Assigns it to a class of block I/O that the runtime's configuration defines.
+    /// Assigns the container to a class of block I/O that the runtime's configuration defines.
     fn blockio_class(resources, class: &str) {
         resources.blockio_class = Some(class.to_owned().into()).into();
     }
 
-    /// Assigns it to a class of Intel RDT.
+    /// Assigns the container to a class of Intel RDT.
     fn rdt_class(resources, class: &str) {
         resources.rdt_class = Some(class.to_owned().into()).into();
     }
 
-    /// Writes `value` to a file of its cgroup v2, such as `memory.high`.
+    /// Writes `value` to a file of the container's cgroup v2, such as `memory.high`.
     fn unified(resources, file: &str, value: &str) {
         resources.unified.insert(file.to_owned(), value.to_owned());
     }

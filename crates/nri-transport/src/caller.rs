@@ -660,7 +660,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_overtaking_call_has_a_lower_number_than_one_that_waits() {
+    async fn a_call_that_overtakes_a_waiting_one_has_a_lower_number() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, runtime) = split_to_call(ours).unwrap();
         let config = "c".repeat(TTRPC_LIMIT - 1000);

@@ -20,7 +20,7 @@ use crate::unread::Blob;
 
 /// Bytes that may be queued before further senders must wait.
 const LIMIT: usize = 2 * FRAME_LIMIT;
-/// Interval of checks while the queue is full, which is rare: it saves another waker.
+/// Polling interval while the queue is full, which is too rare to need a waker.
 const FULL_POLL: Duration = Duration::from_millis(5);
 
 /// The sending side, which both connections share; the trunk closes when both are gone.

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_follows_a_pods_life_and_changes_nothing() {
+    async fn the_network_logger_follows_a_pod_and_changes_nothing() {
         let mut runtime = Runtime::new().unwrap();
         runtime.run_pod(pod("before")).await.unwrap();
         runtime.add("99-network-logger", NetworkLogger).await.unwrap();

@@ -38,7 +38,7 @@ async fn permitted_requests_are_set() {
 }
 
 #[tokio::test]
-async fn a_class_for_all_is_for_every_namespace() {
+async fn a_class_with_a_star_is_permitted_in_every_namespace() {
     let rdt = create(CONFIG, "any", &[("closid", "bronze")]).await.unwrap().unwrap();
     assert_eq!(rdt.clos_id.value, "bronze");
     assert!(rdt.schemata.is_none() && rdt.enable_monitoring.is_none());

@@ -71,7 +71,7 @@ fn nginx() -> api::Container {
 }
 
 #[tokio::test]
-async fn a_life_is_a_create_and_a_delete_of_pod_and_container() {
+async fn an_old_plugin_sees_create_and_delete_of_pod_and_container() {
     let (mut runtime, folder) = with(&["first", "second"], LONG_MS).await.unwrap();
     runtime.run_pod(web()).await.unwrap();
     runtime.create(nginx()).await.unwrap();

@@ -139,7 +139,7 @@ fn programs(config: &Config) -> Option<Finding> {
     });
     let names: Vec<String> = named.map(|(name, _)| format!("plugin.{name}.from")).collect();
     let detail = format!(
-        "{}: exe: prevents mistakes only; another process of an allowed user can get around it (docs/rules.md)",
+        "{}: an exe: origin prevents only mistakes; another process of an allowed user can bypass it (docs/rules.md)",
         first_of(&names)
     );
     (!names.is_empty()).then(|| finding("plugin origins", true, detail, ""))
@@ -155,8 +155,8 @@ fn refused(running: &Daemon) -> Vec<Finding> {
             "user" => "run it as root; allow its user only if that user may be root on this node (nri.allowed_uids)",
             "from" => "start it where [plugin.NAME] from says, or change from",
             "pre-installed" => "stop that process, or remove the file",
-            "full" => "end plugins that are not needed, or name it in a section [plugin.NAME]",
-            "crowded" => "stop the process that connects so often, or take the socket from its pod",
+            "full" => "end plugins that are not needed, or give this one a section [plugin.NAME]",
+            "crowded" => "stop the process that connects so often, or remove the socket's mount from its pod",
             _ => return None,
         };
         let detail = format!("{} refused; the last: {}", row.count, row.last);

@@ -304,7 +304,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     let marker = config.rootless_marker();
     let known = match rootless::read(&marker) {
         Ok(known) if known == policy => return finding("rootless", true, detail, ""),
-        Ok(known) => format!("wrappers without privileges go by {}", known.name()),
+        Ok(known) => format!("wrappers without privileges apply {}", known.name()),
         Err(error) => error.to_string(),
     };
     let detail = format!("{detail}; but {known} ({})", marker.display());

@@ -51,7 +51,8 @@ pub(super) fn cgroups(config: &Config) -> Finding {
 pub(super) fn clock(now: i64) -> Option<Finding> {
     let seconds = now / 1_000_000_000;
     (seconds < BEFORE).then(|| {
-        let detail = format!("the system's clock is {seconds} s after 1970");
+        let detail =
+            format!("the system clock shows a time {seconds} s after 1970-01-01 00:00 UTC");
         finding("clock", false, detail, "set the clock")
     })
 }

@@ -129,7 +129,7 @@ fn skipped(problem: &Unusable) -> Finding {
         UnusableKind::Misnamed => {
             "name it NN-name, with two digits (10-name), or move it out of the folder"
         }
-        UnusableKind::Dangling => "restore what the link names, or remove the link",
+        UnusableKind::Dangling => "restore the link's target, or remove the link",
         UnusableKind::NoPlugin => {
             let hint = "move it out of the folder";
             return warning("pre-installed plugins", problem.to_string(), hint);
@@ -143,7 +143,7 @@ fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);
     let more = counted(others.len(), "more file");
-    let detail = format!("{more} among the plugins cannot be used");
+    let detail = format!("{more} in the plugin folder cannot be used");
     let hint = &row.hint;
     Some(match first {
         Some(_) => finding("pre-installed plugins", false, detail, hint),
@@ -156,7 +156,7 @@ fn folder(path: &Path) -> Option<Finding> {
     let is_usual = path == Config::default().plugin_path;
     let is_missing = path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     let detail = format!("none: {} is missing", path.display());
-    let hint = "make the folder, or set nri.plugin_path";
+    let hint = "create the folder, or set nri.plugin_path";
     (is_missing && !is_usual).then(|| warning("pre-installed plugins", detail, hint))
 }
 
@@ -198,7 +198,8 @@ fn connected(row: &PluginRow) -> Option<Finding> {
     if let Some(answers) = row.answers.as_ref().filter(|answers| answers.busy_for_an_hour) {
         let (p99, limit) = (milliseconds(answers.p99_ms), milliseconds(answers.limit_ms));
         let detail = format!(
-            "{id} has used more than half of its time for an hour: 99% of its answers come within {p99}, its limit is {limit}"
+            "{id} has needed more than half of its time limit for an hour: 99% of its answers come \
+             within {p99}, its limit is {limit}"
         );
         let hint =
             format!("nri-runc nri top; restart {id}, or raise plugin.{}.request_timeout", row.name);
@@ -267,7 +268,7 @@ mod tests {
         let finding = connected(&row(true)).unwrap();
         let (detail, hint) = (&finding.detail, &finding.hint);
         assert!(
-            detail.contains("10-a has used more than half of its time for an hour"),
+            detail.contains("10-a has needed more than half of its time limit for an hour"),
             "{detail}"
         );
         assert!(detail.contains("within 1.7s, its limit is 2s"), "{detail}");

@@ -49,8 +49,9 @@ pub(super) fn rows(config: &Config, running: &Daemon, socket: &Finding) -> Vec<F
             Ok(()) => finding("kubelet", true, config.pod_resources.display().to_string(), ""),
             Err(error) => {
                 let name = quoted(&section.name);
-                let effect =
-                    format!("the promise \"{name}\" counts for every pod of kubelet until then");
+                let effect = format!(
+                    "until kubelet answers, the promise \"{name}\" applies to every pod of kubelet"
+                );
                 let detail = format!("{}; {effect}", error.why());
                 finding("kubelet", false, detail, "start kubelet, or set kubernetes.pod_resources")
             }

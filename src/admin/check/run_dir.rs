@@ -48,7 +48,8 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     if let Err(error) = usable(config, can_serve) {
         let otherwise = format!("make {} usable, or set run_dir to another folder", dir.display());
         let hint = Some(error.next_step()).filter(|hint| !hint.is_empty()).unwrap_or(&otherwise);
-        let lost = format!("a command that bypasses the daemon is {}", noted_elsewhere(config));
+        let lost =
+            format!("meanwhile a command that bypasses the daemon is {}", noted_elsewhere(config));
         return finding("run directory", false, format!("{}; {lost}", error.why()), hint);
     }
     match short_of(dir) {
@@ -64,9 +65,9 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
-        (true, _) => "in the journal alone then",
-        (false, true) => "in syslog alone then",
-        (false, false) => "recorded nowhere then",
+        (true, _) => "recorded only in the journal",
+        (false, true) => "recorded only in syslog",
+        (false, false) => "recorded nowhere",
     }
 }
 
@@ -185,7 +186,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
     Some(finding(check, false, detail + &lost.unwrap_or_default(), "nri-runc nri restart"))
 }
 
-/// Reports running containers that no plugin adjusted.
+/// Reports containers that were created without plugins and have not stopped.
 fn unadjusted(running: &Daemon) -> Option<Finding> {
     let ids = running.status.as_ref()?.unadjusted.iter();
     let ids: Vec<&str> = ids.map(|id| short_id(id)).collect();

@@ -106,7 +106,7 @@ pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
         return Ok(version);
     }
     let hint = if version == 1 {
-        "`containerd config migrate` prints it in a newer version; a file without `version` has version 1"
+        "`containerd config migrate` prints the file in a newer version; a file without `version` has version 1"
     } else {
         "this nri-runc supports versions 2, 3 and 4"
     };

@@ -27,7 +27,7 @@ pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
 /// Returns the line that tells the operator about an unexpected listener.
 pub(super) fn describe(listener: &SocketListener, config: &Config) -> String {
     let remedy = match listener.engine {
-        Some(_) => "restart it if its NRI was switched off since",
+        Some(_) => "restart it if its NRI has been switched off since it started",
         None => "stop it, or set nri.socket_path and nri.plugin_path in /etc/nri-runc/config.toml",
     };
     format!(

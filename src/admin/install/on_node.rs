@@ -39,7 +39,7 @@ impl NodeEngine {
         let mut install = install.clone();
         let Some(folder) = install.common.root.clone() else {
             return Err(Error::new(
-                "node requires --root, the folder where the node's are mounted",
+                "node requires --root, the folder in which the node's folders are mounted",
             )
             .hint("to register on this host: nri-runc nri install"));
         };

@@ -310,7 +310,7 @@ pub(super) fn decision(
     if let Some(only) = loaded.only.as_ref().filter(|_| is_beside && install.common.root.is_none())
     {
         return Err(Error::new(format!(
-            "--beside writes to {DEFAULT_DROP_INS}, which is not read where {} is",
+            "--beside writes to {DEFAULT_DROP_INS}, which is not read when {} is the configuration file",
             only.display()
         ))
         .hint("set nri.socket_path and nri.plugin_path in that file"));

@@ -91,7 +91,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
         text.push_str(&format!("\n[engine.runtimes]\n{key} = [{binary}]\n"));
     }
     plan.own_file(texts, &drop_in, text)?;
-    plan.notes.push("podman build asks BUILDAH_RUNTIME, not this file".to_owned());
+    plan.notes.push("podman build uses BUILDAH_RUNTIME, not this file".to_owned());
     Ok(plan)
 }
 

@@ -161,7 +161,7 @@ fn require_base(distribution: Distribution, version: i64, files: &Files, path: &
     }
     let title = distribution.title();
     Err(Error::new(format!(
-        "this {title} is too old for a template that extends its default: {path} would replace it"
+        "this {title} is too old for a template that extends its default: {path} would replace the default"
     ))
     .hint(format!("update {title} to a version of 2024 or later, or write this template yourself")))
 }

@@ -68,7 +68,7 @@ pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> 
 /// Returns the line that tells the operator about the restart.
 pub(super) fn note(engine: Engine, main: Option<&str>) -> Option<String> {
     let is_k0s = engine.has_distributions() && detect::of(main) == Some(Distribution::K0s);
-    is_k0s.then(|| "k0s sees this by itself, and starts its containerd again".to_owned())
+    is_k0s.then(|| "k0s notices the change itself, and restarts its containerd".to_owned())
 }
 
 fn distribution(engine: Engine, main: Option<&str>, root: &Root) -> Option<Distribution> {

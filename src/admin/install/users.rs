@@ -35,7 +35,7 @@ pub(super) fn note(engine: Engine, old: &Ledger, root: &Root, config: &Config) -
     let verb = if count == 1 { "uses" } else { "use" };
     (count > 0).then(|| {
         format!(
-            "{} still {verb} the handler {}, which this replaces: remove them before the engine \
+            "{} still {verb} the handler {}, which this installation replaces: remove them before the engine \
              reads its configuration again, and keep {} until then",
             counted(count, "container"),
             old.name,

@@ -19,7 +19,7 @@ use crate::text::{printable, rfc3339};
 
 /// Prefix of each condition's type and each taint's key.
 const PREFIX: &str = "nri-runc.dev/missing-";
-/// Time for which the last answer of a daemon that does not respond counts; a restart takes less.
+/// Time for which the daemon's last answer stays valid while it does not respond; a restart takes less.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(30);
 /// Interval of comparisons with the node, which restore conditions that another program removed.
 const RECHECK: Duration = Duration::from_secs(300);

@@ -108,7 +108,9 @@ impl Helper {
                     DaemonSetState::BeingDeleted
                 }
                 Ok(document) if document["metadata"].is_object() => DaemonSetState::Present,
-                Ok(_) | Err(_) => DaemonSetState::Unknown("the answer is no DaemonSet".to_owned()),
+                Ok(_) | Err(_) => {
+                    DaemonSetState::Unknown("the answer is not a DaemonSet".to_owned())
+                }
             },
             Some(NOT_FOUND) => DaemonSetState::BeingDeleted,
             Some(FORBIDDEN) => DaemonSetState::Forbidden,

@@ -114,7 +114,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {
-            log(&format!("cannot ask for the DaemonSet {name}: {why}"));
+            log(&format!("cannot read the DaemonSet {name}: {why}"));
         }
         matches!(state, DaemonSetState::Present | DaemonSetState::BeingDeleted)
     });
@@ -207,7 +207,7 @@ fn is_being_removed(helper: &Helper, daemonset: Option<&str>, may_ask: bool) -> 
             may_ask
         }
         DaemonSetState::Unknown(why) => {
-            log(&format!("cannot ask for the DaemonSet {name}: {why}"));
+            log(&format!("cannot read the DaemonSet {name}: {why}"));
             false
         }
     }

@@ -108,14 +108,14 @@ impl NodeSetup {
         }
         let manually = || format!("on this node: {command}");
         if self.no_restart {
-            let error = Error::new("the engine has yet to read its configuration");
+            let error = Error::new("the engine has not read its configuration yet");
             return Err(error.hint(manually()));
         }
         let steps: Vec<&str> = command.split(" && ").collect();
         for (at, step) in steps.iter().enumerate() {
             let words: Vec<&str> = step.split_whitespace().collect();
             let ["systemctl", verb, units @ ..] = words.as_slice() else {
-                let error = Error::new("the engine has yet to read its configuration");
+                let error = Error::new("the engine has not read its configuration yet");
                 return Err(error.hint(manually()));
             };
             let units = match self.units.as_slice() {

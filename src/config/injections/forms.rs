@@ -80,7 +80,8 @@ pub(super) static RESOURCES: &[Member] = &[
 ];
 
 pub(super) fn check_key(key: &str) -> Option<&'static str> {
-    let is_marked = key.starts_with('-').then_some("would remove it: keys begin with no dash");
+    let is_marked =
+        key.starts_with('-').then_some("would remove it: a key must not begin with a dash");
     is_marked.or(key.is_empty().then_some("is empty"))
 }
 

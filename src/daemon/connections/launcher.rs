@@ -40,7 +40,7 @@ const ABSENT_CHECK: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// A plugin that ran this long starts again with the first pause.
+/// Run time after which a plugin's next restart waits only for [`FIRST_PAUSE`].
 const STEADY: Duration = Duration::from_secs(60);
 
 /// The plugin files to run, by name; a `None` makes a plugin's task stop the plugin.
@@ -139,7 +139,7 @@ async fn until_a_check(
 /// Logs one line for all unusable files, the first of them and how many others, and repeats it only
 /// after a change.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
-    let what = "among the plugins cannot be used";
+    let what = "in the plugin folder cannot be used";
     let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);
     for line in lines.iter().filter(|line| !logged.contains(*line)) {
         warn!("{line}");

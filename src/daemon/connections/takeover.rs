@@ -81,7 +81,7 @@ impl Takeover {
         let why = if takeovers.is_contested(&self.id, at) {
             format!("this plugin was replaced {MOST} times within {} seconds", WINDOW.as_secs())
         } else if self.comes_back(daemon, old_pid) {
-            "another pod has taken over from its pod since".to_owned()
+            "another pod's process has since replaced that of its pod".to_owned()
         } else {
             return Ok(());
         };

@@ -23,9 +23,7 @@ pub(crate) async fn note(daemon: &Daemon, record: &Container) {
     };
     let Some(mut found) = found.filter(|found| !found.is_empty()) else { return };
     let (count, id) = (found.len(), &record.key.id);
-    info!(
-        "{id}: members of config.json that were changed after nri-runc, by a wrapper behind it: {count}"
-    );
+    info!("{id}: members of config.json that a wrapper after nri-runc changed: {count}");
     found.truncate(limits::CHANGES);
     let more = count - found.len();
     let member =

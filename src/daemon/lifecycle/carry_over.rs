@@ -40,7 +40,7 @@ pub(crate) fn from_earlier(
     let store = daemon.records.read();
     let new = store.container(key)?;
     let old = store.newest_gone(key, Container::was_made)?;
-    // A different bundle means an unrelated container of the same ID.
+    // With another bundle, engine or pod, this is an unrelated container that reuses the ID.
     let is_same =
         old.call.bundle == new.call.bundle && old.engine == new.engine && old.pod == new.pod;
     if !is_same || new.is_sandbox || old.resources.owners.is_empty() {

@@ -42,7 +42,8 @@ impl OtherDaemon {
         let (pid, ours) = (self.pid, config.run_dir.display());
         let theirs = quoted(&self.run_dir.to_string_lossy());
         let error = Error::new(format!(
-            "the daemon that serves the plugins (process {pid}) has the run directory {theirs}, this configuration {ours}"
+            "the daemon that serves the plugins (process {pid}) has the run directory {theirs}, \
+             but this configuration has {ours}"
         ));
         error.hint(self.next_step())
     }

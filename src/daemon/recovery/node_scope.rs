@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn checking_an_earlier_folder_ends_no_check_of_a_later_one() {
+    fn a_check_of_an_earlier_folder_does_not_end_a_later_one() {
         let mut arrivals = Arrivals::default();
         let name = OsStr::new("c1");
         arrivals.came(name.to_owned());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the registered plugins, and decides which receive an event, in which order, by the pods
+//! Keeps the registered plugins (`chain/members.rs` keeps their order), and decides which receive an event, by the pods
 //! and containers that each knows. `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.

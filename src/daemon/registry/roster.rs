@@ -79,7 +79,7 @@ impl LaunchRecord {
         self.start_failure.replace(failure);
     }
 
-    /// Returns the reason why the current run is older than its file, if it is.
+    /// Returns the reason why the current run is of an older program or configuration than its files, if it is.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;

@@ -234,7 +234,7 @@ fn top(daemon: &Daemon) -> TopAnswer {
     }
 }
 
-/// Returns the running containers that were created without plugins because the daemon was unavailable.
+/// Returns the containers that were created without plugins because the daemon was unavailable, and have not stopped.
 fn unadjusted(store: &Store) -> Vec<String> {
     let lives = |container: &&Container| {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)
@@ -255,7 +255,7 @@ fn audit(daemon: &Daemon) -> Option<AuditCounts> {
     Some(AuditCounts { written, lost, failure })
 }
 
-/// Returns launched plugins that are older than their files.
+/// Returns launched plugins that run an older program or configuration than their files.
 fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     let outdated = daemon.registry.roster.outdated().into_iter();
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_is_no_exposure_if_its_user_may_not_connect() {
+    fn a_mounted_socket_is_not_exposed_if_its_user_may_not_connect() {
         let config = Config { socket_path: "/run/nri/nri.sock".into(), ..Config::default() };
         let places = places(&config);
         let source = |container: &api::Container| exposing(container, &config, &places);

@@ -76,7 +76,7 @@ pub(crate) struct ConnectionLines {
 }
 
 impl ConnectionLines {
-    /// Counts a connection that is not logged.
+    /// Counts a connection, whether or not it is logged.
     pub(crate) fn count(&self, kind: ConnectionLine, line: &str) {
         let mut all = self.counted.borrow_mut();
         let counted = all.entry(kind).or_default();

@@ -310,7 +310,7 @@ fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result
     Ok(merged)
 }
 
-/// Passes the complete resources to the runtime by standard input.
+/// Passes the complete resources to the runtime on standard input.
 fn proceed(call: &VerbRequest, resources: &Block) -> Result<Proceed> {
     let stdin =
         serde_json::to_vec(resources).map_err(|error| Error::new(quoted(&error.to_string())))?;

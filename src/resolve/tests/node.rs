@@ -50,7 +50,7 @@ fn nodes() -> [HostTree; 2] {
 }
 
 #[test]
-fn a_field_is_refused_only_if_the_node_lacks_its_support() {
+fn a_field_is_refused_only_if_the_node_does_not_support_it() {
     let [poor, rich] = nodes();
     for (adjustment, field) in each() {
         let error = checked(&poor, &adjustment).unwrap_err();

@@ -154,7 +154,7 @@ fn a_weight_of_a_disk_needs_its_scheduler_and_a_limit_does_not() {
     let queue = "/sys/dev/block/8:0/queue/scheduler";
     v2.put(queue, "[none] mq-deadline bfq");
     let error = checked_with(&v2, &json!({}), &class(weights.clone())).unwrap_err();
-    says(&error, &["BlockioClass", "the disk 8:0 does not have the I/O scheduler BFQ"]);
+    says(&error, &["BlockioClass", "the disk 8:0 does not use the I/O scheduler BFQ"]);
     v2.put(queue, "none mq-deadline [bfq]");
     checked_with(&v2, &json!({}), &class(weights)).unwrap();
 }

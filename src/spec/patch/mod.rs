@@ -97,7 +97,8 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// Returns the NRI field that cannot be applied, spelled like the plugin's key, by which its owner is found.
+    /// Returns the NRI field that cannot be applied, spelled like the plugin's key, under which its owner is
+    /// recorded.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::SpecDocument(_) => None,

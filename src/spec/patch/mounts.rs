@@ -124,7 +124,7 @@ fn mount_value(nri_field: &str, mount: &api::Mount) -> Result<Value> {
     ]))
 }
 
-/// Returns the NRI field of the mount at `destination`, by which its owner is found (D25).
+/// Returns the NRI field of the mount at `destination`, under which its owner is recorded (D25).
 pub(crate) fn field_of(destination: &str) -> String {
     format!("Mounts[{}]", clean(destination))
 }

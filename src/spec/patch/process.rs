@@ -138,7 +138,7 @@ fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>> {
         }
         if name.contains('=') || name.contains('\0') || value.contains('\0') {
             let field = format!("Env[{name}]");
-            return Err(PatchError::invalid(field, "\"=\" in a name and NUL cannot be passed on"));
+            return Err(PatchError::invalid(field, "\"=\" in a name, or NUL, cannot be passed on"));
         }
         let index = *by_name.entry(name).or_insert_with(|| {
             variables.push(Variable { name, wanted: None });

@@ -61,7 +61,7 @@ pub struct CdiDevice {
     pub additional_gids: Vec<u32>,
 }
 
-/// Applies the CDI devices, each under its name, by which its owner is found.
+/// Applies the CDI devices. Each change has its device's NRI field, under which the owner is recorded.
 pub(super) fn patch_cdi(patch: &mut Patch<'_, '_>, wanted: &[api::CDIDevice]) -> Result<()> {
     let mut found = patch.facts.names.cdi.iter();
     let mut edited = Edited::default();

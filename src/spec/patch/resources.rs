@@ -268,8 +268,8 @@ fn check_range(scalar: &Scalar, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Reports a limit with swap that runtimes refuse: it is lower than the limit without swap, or
-/// there is no such limit.
+/// Reports a limit of memory with swap that runtimes refuse: it is below the limit of memory alone,
+/// or that limit is missing.
 fn check_swap(root: &mut Object<'_>) -> Result<Result<(), String>> {
     let memory = root.object("linux")?.object("resources")?.object("memory")?;
     let number = |value: Option<Value>| value.as_ref().and_then(Value::as_i64);

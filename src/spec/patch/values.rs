@@ -73,7 +73,7 @@ pub(super) fn check_cgroups_path(path: &str, engine: Option<&str>) -> Result<(),
         }
         None if is_systemds => {
             return Err(
-                "the engine has systemd manage cgroups, which takes SLICE:PREFIX:NAME only",
+                "the engine uses the systemd cgroup driver, which requires SLICE:PREFIX:NAME",
             );
         }
         None => {}

@@ -101,7 +101,7 @@ fn an_update_changes_only_its_fields_and_no_device_rule() {
 }
 
 #[test]
-fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
+fn stopcontainer_has_the_engines_values_if_a_plugin_refused() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
     let (script, received) = listens();
@@ -117,7 +117,7 @@ fn a_create_refused_by_a_plugin_ends_with_the_engines_values() {
 }
 
 #[test]
-fn a_create_refused_by_the_runtime_ends_with_plugin_values() {
+fn stopcontainer_has_plugin_values_if_the_runtime_refused() {
     let host = started("");
     let _adjusting = host.plugin("10", "adjusting", adjusting());
     let (script, received) = listens();

@@ -149,7 +149,7 @@ fn has_namespaces(host: &UserHost) -> bool {
 }
 
 #[test]
-fn a_user_in_any_of_its_namespaces_reaches_its_own_daemon() {
+fn a_user_reaches_its_own_daemon_from_any_of_its_namespaces() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     succeeds(&host.create(USER, &[], "c1"));
@@ -227,7 +227,7 @@ fn no_environment_variable_leads_root_to_a_users_daemon() {
 }
 
 #[test]
-fn the_policy_of_root_comes_before_the_daemon_of_a_user() {
+fn the_policy_of_root_applies_before_a_users_daemon_is_asked() {
     let Some(host) = UserHost::new("on_rootless = \"refuse\"\n") else { return };
     let received = host.plugin(sets("OWN", "1"));
     fails(&host.create(USER, &[], "c1"), &["cannot create c1", "on_rootless refuses"]);

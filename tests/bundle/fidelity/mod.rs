@@ -312,7 +312,7 @@ fn plugins_receive_the_messages_of_the_engines_own_nri() {
     assert!(idle.is_empty(), "rows of docs/compatibility.md that nothing needs: {idle:?}");
 }
 
-/// A pod's author can shadow CRI-O's list of labels; then no plain key confirms them.
+/// A pod's author can shadow CRI-O's list of labels; then no separate annotation confirms them.
 #[test]
 fn ignored_labels_of_crio_are_few_log_lines_and_record_entries() {
     let mut play = Play::new("crio-1.37-pod");

@@ -106,7 +106,7 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
     }
     // The messages of callers that were refused before their time-out.
     let printed: Vec<&str> = others.iter().map(|came| came.printed.as_str()).collect();
-    let at_once = printed.iter().filter(|printed| printed.contains("queued requests at"));
+    let at_once = printed.iter().filter(|printed| printed.contains("queued requests of"));
     assert!(at_once.count() >= 10, "{printed:#?}");
     // A container that is being created does not wait for those in the queue.
     let received = plugin.received();
@@ -119,7 +119,7 @@ fn a_slow_plugin_in_a_burst_refuses_excess_creates_at_once() {
 }
 
 #[test]
-fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
+fn a_burst_skips_a_busy_plugin_if_no_plugin_protects() {
     let host = started(&settings(""));
     let plugin = slow(&host);
     let came = burst(&host);
@@ -133,7 +133,7 @@ fn a_burst_skips_the_busy_plugin_if_nothing_protects() {
     for came in &without {
         let skipped = host.admin(&["explain", &came.id])["skipped"].to_string();
         // On a busy machine some creates skip the plugin for another reason.
-        if skipped.contains("queued requests at") {
+        if skipped.contains("queued requests of") {
             sent_off += 1;
             // The plugin receives no events of a container that it was not asked about.
             let names_it = |line: &String| line.ends_with(&format!("Container {}", came.id));

@@ -186,7 +186,7 @@ fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
     }
     host.start_daemon();
     host.logs(&["was skipped: invalid plugin name", "longer than 64 bytes"], 20);
-    let rest = "30 more files among the plugins cannot be used";
+    let rest = "30 more files in the plugin folder cannot be used";
     host.logs(&[rest], 1);
     let rows = host.admin(&["check"]);
     let rows = rows.as_array().unwrap().iter();

@@ -190,7 +190,7 @@ fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
 }
 
 #[test]
-fn a_daemon_that_dies_announcing_a_pod_leaves_none_accepted() {
+fn a_pod_is_not_accepted_if_the_daemon_died_announcing_it() {
     let mut host = started("autostart = false\n[plugin.odd]\nrequired = true\n");
     let odd =
         connected(&host, "10-odd", RespondingPlugin::at(Event::RunPodSandbox, Response::Hang));

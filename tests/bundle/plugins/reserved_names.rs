@@ -138,7 +138,7 @@ fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
 }
 
 #[test]
-fn a_pods_own_list_means_the_pre_installed_plugin_too() {
+fn a_pods_annotation_requires_the_pre_installed_plugin_too() {
     let validated = "[nri]\nplugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\n";
     let host = host(validated, silent);
@@ -173,7 +173,7 @@ fn a_displaceable_name_can_be_used_by_another_process() {
 }
 
 #[test]
-fn a_new_file_takes_over_despite_earlier_fights() {
+fn a_new_plugin_file_takes_over_a_contested_identity() {
     let host = host(REQUIRED, |_| {});
     // Three takeovers within a minute make the place contested.
     let _fighting: Vec<_> = (0..4)

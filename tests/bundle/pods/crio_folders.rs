@@ -60,7 +60,7 @@ fn a_pod_without_infrastructure_stops_when_marked_and_empty() {
 
 /// Podman's `kube play`: the infrastructure container does not have the annotations of the YAML.
 #[test]
-fn annotations_that_only_a_member_has_become_the_pods() {
+fn annotations_that_only_a_member_has_are_added_to_the_pod() {
     let mut host = TestHost::default();
     host.start_daemon();
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();

@@ -69,7 +69,7 @@ fn a_default_namespace_exempts_no_container() {
 }
 
 #[test]
-fn a_pod_has_its_containers_process_until_it_exits() {
+fn a_pod_has_the_pid_of_its_container_until_that_exits() {
     let mut host = TestHost::default();
     host.start_daemon();
     let (script, received) = listening(Script::default());

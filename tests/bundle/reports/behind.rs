@@ -51,7 +51,7 @@ fn changes_of_a_later_wrapper_are_not_plugins_changes() {
     assert_eq!(explained["owners"], json!({"Env[HELLO]": "10-env"}));
     let page = host.call(&["nri", "explain", "c1"]);
     let page = String::from_utf8_lossy(&page.stdout).into_owned();
-    let line = "after nri-runc, by a wrapper behind it: process.env[A] removed,";
+    let line = "changed by a wrapper after nri-runc: process.env[A] removed,";
     assert!(page.contains(line), "{page}");
 }
 

@@ -136,7 +136,7 @@ fn no_waiting_line_for_a_file_or_a_quick_command() {
 }
 
 #[test]
-fn a_restart_that_was_waited_for_leaves_a_daemon_that_answers() {
+fn the_daemon_answers_once_restart_has_returned() {
     let host = TestHost::default();
     let mut terminal = Terminal::new(60, 30);
     let (code, page) = terminal.page(&host, &["restart"], &[]);

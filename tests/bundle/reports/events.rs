@@ -194,7 +194,7 @@ fn a_follower_continues_after_a_restart_and_notes_the_gap() {
         lines_of(&Following::read(&host)).contains(&"pod_removed c1".into())
     });
     host.kill_daemon();
-    wait_until("it is missed", || host.read("follower.err").contains("watching for it"));
+    wait_until("it is missed", || host.read("follower.err").contains("waiting for it"));
     host.start_daemon();
     live(&host, "c2");
     wait_until("the next life is printed", || {
@@ -223,7 +223,7 @@ fn a_follower_without_events_continues_and_notes_the_gap() {
         // The daemon answers requests in order.
         host.admin(&["status"]);
         host.kill_daemon();
-        wait_until("it is missed", || host.read("follower.err").contains("watching for it"));
+        wait_until("it is missed", || host.read("follower.err").contains("waiting for it"));
         host.start_daemon();
         live(&host, "c1");
         let wanted = ["lost", "pod_running c1"];

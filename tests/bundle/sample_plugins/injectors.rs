@@ -85,7 +85,7 @@ fn an_invalid_hook_file_ends_the_plugin_and_is_named() {
 }
 
 #[test]
-fn limits_are_set_by_annotation_whichever_way_they_are_written() {
+fn limit_annotations_are_read_in_either_spelling() {
     let (host, _started) = external("ulimit_adjuster", "10-ulimit-adjuster", &[]);
     let limits =
         r#"[{"type": "nofile", "soft": 10, "hard": 20}, {"type": "RLIMIT_core", "hard": 0}]"#;

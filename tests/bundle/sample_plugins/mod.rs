@@ -326,7 +326,7 @@ fn a_restarted_pinner_knows_the_taken_cpus() {
 
 /// KEP-4112, story 4: a resource that no field of the CRI has, enforced by the cgroup.
 #[test]
-fn misc_resources_are_enforced_and_never_more_than_the_node_has() {
+fn misc_resources_are_enforced_up_to_what_the_node_has() {
     let limits = r#"{"sgx_epc": 100, "keys": 3}"#;
     let host = launched_by(with_misc(), "misc_limits", "40-misc-limits", limits);
     let create = |id: &str, annotations: Value| {

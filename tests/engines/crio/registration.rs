@@ -116,7 +116,7 @@ async fn beside_crios_own_nri_each_has_its_plugins() {
 }
 
 #[tokio::test]
-async fn as_the_default_runtime_every_pod_passes_through() {
+async fn every_pod_passes_through_nri_runc_as_crios_default() {
     let Some(mut host) = CrioHost::new() else { return };
     host.configure_runtime();
     host.start().await;

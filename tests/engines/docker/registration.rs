@@ -108,7 +108,7 @@ fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
 }
 
 #[test]
-fn as_dockers_default_nri_runc_runs_and_others_stay_usable() {
+fn nri_runc_as_dockers_default_leaves_other_runtimes_usable() {
     let Some(mut docker) = Docker::before_install() else { return };
     let before = settings(&docker);
     docker.host.start_daemon();

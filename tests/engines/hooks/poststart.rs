@@ -108,6 +108,6 @@ fn crun_runs_a_poststart_hook_inside_start() {
 }
 
 #[test]
-fn a_newer_crun_fails_the_start_with_the_hook() {
+fn a_newer_crun_fails_the_start_if_a_poststart_hook_fails() {
     is_inside_start("crun-1.28", true);
 }

@@ -110,7 +110,7 @@ fn a_forced_uninstall_lists_containers_that_can_still_end() {
 }
 
 #[test]
-fn as_podmans_default_nri_runc_runs_all_until_uninstalled() {
+fn nri_runc_as_podmans_default_runs_all_until_uninstalled() {
     let Some(mut host) = PodmanHost::new("") else { return };
     let before = settings(&host);
     good(&host.nri(&["install", "podman", "--default"]));

@@ -197,7 +197,7 @@ fn a_partial_plugin_request_is_answered_by_the_next_program() {
 }
 
 #[test]
-fn a_create_in_progress_is_finished_first_and_sent_once() {
+fn a_create_in_progress_is_finished_before_a_reexec() {
     let installed = Installed::new("");
     let host = &installed.host;
     let slow = Arc::new(|event: &str, _: &dyn protobuf::MessageDyn| {

@@ -117,7 +117,7 @@ fn a_denied_field_fails_the_whole_request() {
 }
 
 #[test]
-fn engine_and_plugins_at_once_end_in_one_of_the_legal_orders() {
+fn concurrent_updates_end_in_one_of_the_legal_orders() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}, "pids": {"limit": 1000}}));
     let asking = place.asker();

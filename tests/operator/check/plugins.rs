@@ -251,7 +251,7 @@ const INSTALLED: &[Fault] = &[
         },
         row: "pre-installed plugins",
         says: "elsewhere is missing",
-        next: "make the folder",
+        next: "create the folder",
         mend: Fix::By(|world| std::fs::create_dir(world.path("elsewhere")).unwrap()),
         ..FAULT
     },
@@ -462,7 +462,10 @@ fn a_restriction_to_programs_is_reported_as_advice() {
     let world = World::new("[plugin.ear]\nfrom = [\"exe:/usr/bin/ear\"]");
     let row = world.check().into_iter().find(|row| row["check"] == "plugin origins");
     let detail = row.as_ref().and_then(|row| row["detail"].as_str()).unwrap_or_default();
-    assert!(detail.starts_with("plugin.ear.from: exe: prevents mistakes only"), "{row:?}");
+    assert!(
+        detail.starts_with("plugin.ear.from: an exe: origin prevents only mistakes"),
+        "{row:?}"
+    );
     let by_pod = World::new("[plugin.ear]\nfrom = [\"pod:kube-system/ear\"]");
     assert!(by_pod.check().iter().all(|row| row["check"] != "plugin origins"));
 }

@@ -174,7 +174,7 @@ fn a_policy_that_cannot_be_read_refuses_and_check_names_it() {
     host.configure(&host.path("fake/runc"), "on_rootless = \"refuse\"\n");
     let found = finding(&host, "rootless");
     assert_eq!(found["warning"], true, "{found}");
-    assert!(found["detail"].as_str().unwrap().contains("go by pass"), "{found}");
+    assert!(found["detail"].as_str().unwrap().contains("apply pass"), "{found}");
     if has_namespaces() {
         succeeds(&create(&host, NAMESPACE, "c1"));
     }

@@ -124,7 +124,7 @@ fn an_update_from_inside_a_handler_is_accepted_and_printed() {
 }
 
 #[test]
-fn with_ask_updates_the_script_decides() {
+fn replay_ask_updates_takes_the_answer_from_the_script() {
     for (reply, wanted) in [
         (json!({"reply": {"failed": [{"containerId": "c1"}]}}), ("FAILED", "1")),
         (json!({"error": "not now"}), ("REFUSED", "not now")),
@@ -145,7 +145,7 @@ fn with_ask_updates_the_script_decides() {
 }
 
 #[test]
-fn with_ask_sync_the_script_gives_the_state() {
+fn replay_ask_sync_takes_the_state_from_the_script() {
     let mut replay = Replay::with("", &["--ask-sync"]);
     let requests = ReplayPlugin::new().connect(replay.path("nri.sock"), "10-a");
     let line = replay.event("synchronize", "10-a");

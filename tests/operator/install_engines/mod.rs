@@ -302,7 +302,7 @@ fn an_entry_edited_to_another_program_stays() {
 const DOCKER: &str = "/etc/docker/daemon.json";
 
 #[test]
-fn the_default_may_be_set_later_and_undone_at_once() {
+fn uninstall_undoes_a_default_that_was_set_later() {
     for engine in ["containerd", "crio", "docker", "podman"] {
         let place = Place::new();
         let before = tree(place.root());
@@ -339,7 +339,8 @@ fn containers_that_name_our_path_keep_the_registration() {
         let shown = place.refused("uninstall", engine);
         assert!(shown.contains("1 container still uses") && shown.contains(": ours ("), "{shown}");
         let renamed = place.install(&format!("{engine} --name other --dry-run"));
-        let warning = "note: 1 container still uses the handler nri-runc, which this replaces";
+        let warning =
+            "note: 1 container still uses the handler nri-runc, which this installation replaces";
         assert!(renamed.contains(warning), "{renamed}");
         let printed = place.uninstall(&format!("{engine} --force"));
         assert!(printed.contains("still uses /usr/local/bin/nri-runc: keep it"), "{printed}");
@@ -450,7 +451,7 @@ fn the_output_is_one_document_on_request() {
 }
 
 #[test]
-fn an_install_ends_with_the_line_that_uses_it() {
+fn install_ends_by_showing_how_to_use_the_registration() {
     for (words, wanted) in [
         ("docker", "use:  docker run --runtime nri-runc IMAGE\n"),
         ("docker --default", "use:  docker run IMAGE\n"),

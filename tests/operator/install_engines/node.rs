@@ -259,7 +259,7 @@ fn a_failed_restart_is_retried_and_its_command_printed() {
 }
 
 #[test]
-fn with_no_restart_node_waits_for_the_operators_restart() {
+fn node_no_restart_fails_until_the_operator_restarts_the_engine() {
     let node = DockerNode::new();
     let output = node.once("--no-restart");
     assert_eq!(output.status.code(), Some(1));

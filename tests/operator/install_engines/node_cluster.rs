@@ -310,7 +310,7 @@ fn without_a_daemon_no_plugin_is_reported_missing() {
 }
 
 #[test]
-fn a_node_that_others_change_meanwhile_is_read_again() {
+fn a_patch_that_conflicts_with_another_change_is_repeated() {
     let cluster = ClusterNode::new(REQUIRED);
     cluster.set(Some(("PATCH /api/v1/nodes/one", Trouble::Changes(3))));
     let mut running = cluster.start(ALL);
@@ -376,7 +376,7 @@ fn a_silent_api_server_does_not_delay_the_end_of_the_pod() {
 }
 
 #[test]
-fn a_refusal_and_a_missing_plugin_are_one_event_each() {
+fn a_refused_container_and_a_refused_process_are_one_event_each() {
     let mut cluster = ClusterNode::new(&format!("{REQUIRED}{NO_PROCESSES}"));
     let mut running = cluster.start(ALL);
     cluster.refused("p1");

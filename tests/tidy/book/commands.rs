@@ -16,7 +16,7 @@ const INTRODUCTION: &str = "\
 
 <!-- written from the table that prints the help; `UPDATE_GOLDEN=1 cargo test --test tidy the_page_of_commands` renews it -->
 
-`nri-runc nri VERB` are the operator's commands. All other commands are the real runtime's, and `nri-runc --help` prints its help.
+The operator's commands are `nri-runc nri VERB`. All other commands are the real runtime's, and `nri-runc --help` prints its help.
 
 Commands need root, unless a verb says otherwise below. Their codes: [Exit codes](exit-codes.md).
 ";

@@ -52,7 +52,7 @@ const ERRORS: [&str; 5] = [
 /// other messages, states, reasons of a lint.
 const NO_ERRORS: [&str; 31] = [
     "nothing in this bundle would change",
-    "…; watching for it",
+    "…; waiting for it",
     "at line",
     "reaching the daemon at …",
     "the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md",
@@ -386,7 +386,7 @@ fn the_newest_code_is_never_lower_than_before() {
 }
 
 #[test]
-fn a_break_of_table_program_or_page_is_found() {
+fn a_difference_between_table_program_and_page_is_found() {
     let formats = |of: &[&str]| of.iter().map(|it| (*it).to_owned()).collect::<BTreeSet<String>>();
     let row = |code, text| Message { code, text, wraps: false, is_retired: false };
     let table = [row("NR001", "a … is odd: it is even"), row("NR002", "a lamp is dark")];

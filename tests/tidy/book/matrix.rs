@@ -100,7 +100,7 @@ fn the_pages_first_table_matches_the_targets_runs() {
 }
 
 #[test]
-fn only_engines_without_a_run_are_marked_as_read() {
+fn only_an_engine_that_no_test_runs_is_marked_as_read() {
     let csv = "engine,version,cgroups,driver,kernel,runtime,target,date\ncrio,1.36.3,v2,systemd,6.1,crun 1.21,make vm-engines,2026-11-25\n";
     let table = table(csv);
     assert!(table.contains(

@@ -204,7 +204,7 @@ fn cut_off(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_paragraph_breaks_off() {
+fn no_paragraph_is_unfinished() {
     let broken: Vec<String> = pages()
         .iter()
         .flat_map(|page| cut_off(&page.text).into_iter().map(|end| format!("{}: {end}", page.name)))
@@ -213,7 +213,7 @@ fn no_paragraph_breaks_off() {
 }
 
 #[test]
-fn a_paragraph_that_breaks_off_is_found() {
+fn an_unfinished_paragraph_is_found() {
     let page =
         "# A\n\nWhole.\n\nThey\n\n* do\n\nSet\n\n```\na\n\nb\n```\n\nAn image that\n\nNext.\n";
     assert_eq!(cut_off(page), ["An image that"]);

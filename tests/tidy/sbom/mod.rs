@@ -209,7 +209,7 @@ fn sbom_names_every_crate_of_the_program_and_no_other() {
 }
 
 #[test]
-fn sbom_is_closed_and_names_no_path() {
+fn sbom_lists_each_dependency_and_contains_no_path() {
     let document = resolve(&root(), "x86_64-unknown-linux-gnu").document();
     let names: BTreeSet<String> =
         document["components"].as_array().unwrap().iter().map(|part| text(&part["purl"])).collect();

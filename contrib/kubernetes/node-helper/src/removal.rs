@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pods_are_a_line_that_can_be_read() {
+    fn a_long_list_of_pods_is_cut_and_the_rest_counted() {
         let names: Vec<String> = (0..8).map(|number| format!("a/{number}")).collect();
         assert_eq!(counted(&names), "a/0, a/1, a/2, a/3, a/4, and 3 more");
         assert_eq!(counted(&names[..2]), "a/0, a/1");

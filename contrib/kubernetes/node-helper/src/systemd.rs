@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_a_kind_is_a_service() {
+    fn a_unit_name_without_a_suffix_is_a_service() {
         assert_eq!(service("k3s"), "k3s.service");
         assert_eq!(
             service("snap.microk8s.daemon-containerd"),

@@ -192,7 +192,7 @@ fn conditions_are_merged_by_their_key_and_an_event_is_created() {
 }
 
 #[test]
-fn a_slow_server_costs_no_more_than_the_caller_has() {
+fn a_slow_server_delays_no_longer_than_the_callers_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (server, port) =
         (Server::new(|_| (200, String::new())), listener.local_addr().unwrap().port());
@@ -313,7 +313,7 @@ fn a_removal_deletes_the_daemonset_and_waits_for_its_last_pod() {
 }
 
 #[test]
-fn a_removal_begins_nothing_while_a_pod_names_the_runtimeclass() {
+fn nothing_is_removed_while_a_pod_uses_the_runtimeclass() {
     let server = cluster(
         r#"{"metadata": {"namespace": "shop", "name": "web"}, "spec": {"runtimeClassName": "nri-runc"}, "status": {"phase": "Running"}}"#,
         "",

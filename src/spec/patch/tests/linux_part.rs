@@ -98,7 +98,7 @@ fn swap_follows_a_limit_set_alone() {
 }
 
 #[test]
-fn a_given_swap_is_used_and_unlimited_memory_unlimits_swap() {
+fn a_given_swap_is_used_unless_memory_is_unlimited() {
     let document = r#"{"linux":{"resources":{"memory":{"limit":50,"swap":100}}}}"#;
     for (given, wanted) in [
         (json!({"limit": {"value": 20}, "swap": {"value": 60}}), json!({"limit": 20, "swap": 60})),

@@ -124,7 +124,7 @@ fn while_disabled_an_exec_is_passed_on_unchanged() {
 }
 
 #[test]
-fn an_exec_needs_no_daemon() {
+fn an_exec_gets_the_plugins_changes_without_a_daemon() {
     let mut host = changed("autostart = false\non_daemon_failure = \"fail\"\n");
     let before = host.admin(&["status"])["requests"].clone();
     succeeds(&exec(&host, "c1", PROCESS));

@@ -138,12 +138,12 @@ fn owned_values_survive_every_engine_update_on_v2_with_crun() {
 }
 
 #[test]
-fn engine_and_plugin_at_once_end_in_order_on_v2_with_runc() {
+fn concurrent_updates_end_in_a_legal_order_on_v2_with_runc() {
     at_once("runc");
 }
 
 #[test]
-fn engine_and_plugin_at_once_end_in_order_on_v2_with_crun() {
+fn concurrent_updates_end_in_a_legal_order_on_v2_with_crun() {
     at_once("crun");
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of one folder that import each other in a circle are read and changed together, so a circle
+//! Files of one folder that import each other in a cycle are read and changed together, so a cycle
 //! is small. Imports by `super::` count; `mod.rs` is left out, because it has the names of its folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{code, code_of};
 
-/// Maximum number of files in a circle.
+/// Maximum number of files in a cycle.
 const MOST: usize = 4;
 
-/// A folder with a larger circle: the settings have the sections as members, and each section's file
+/// A folder with a larger cycle: the settings have the sections as members, and each section's file
 /// reads its section into the settings.
 const LARGER: (&str, usize) = ("src/config", 6);
 
@@ -44,17 +44,17 @@ fn reached(imports: &Imports, from: &str) -> BTreeSet<String> {
     seen
 }
 
-/// The files of the largest circle.
-fn circle(imports: &Imports) -> BTreeSet<String> {
+/// The files of the largest cycle.
+fn cycle(imports: &Imports) -> BTreeSet<String> {
     let all: BTreeMap<_, _> = imports.keys().map(|file| (file, reached(imports, file))).collect();
-    let circles = all.iter().map(|(file, reached)| {
+    let cycles = all.iter().map(|(file, reached)| {
         reached.iter().filter(|other| all[other].contains(*file)).cloned().collect()
     });
-    circles.max_by_key(BTreeSet::len).unwrap_or_default()
+    cycles.max_by_key(BTreeSet::len).unwrap_or_default()
 }
 
 #[test]
-fn circles_of_imports_have_at_most_four_files() {
+fn import_cycles_have_at_most_four_files() {
     let mut folders: BTreeMap<String, Imports> = BTreeMap::new();
     for (path, text) in code() {
         let (folder, file) = path.rsplit_once('/').unwrap();
@@ -66,19 +66,19 @@ fn circles_of_imports_have_at_most_four_files() {
             imports.keys().filter(|file| *file != "mod").cloned().collect();
         imports.retain(|file, _| files.contains(file));
         imports.values_mut().for_each(|taken| taken.retain(|file| files.contains(file)));
-        let circle = circle(&imports);
+        let cycle = cycle(&imports);
         let most = if folder == LARGER.0 { LARGER.1 } else { MOST };
-        assert!(circle.len() <= most, "{folder}: {circle:?} import each other");
+        assert!(cycle.len() <= most, "{folder}: {cycle:?} import each other");
     }
 }
 
 #[test]
-fn a_circle_of_imports_is_found() {
+fn an_import_cycle_is_found() {
     let text = "use super::{\n    a,\n    b::{C, d::{E}},\n};\nuse super::f::G;\nsuper::h::i()";
     assert_eq!(Vec::from_iter(taken(text)), ["", "a", "b", "f", "h"]);
     assert!(taken("use crate::a;\n#[cfg(test)]\nuse super::b;").is_empty());
     let of = |takes: &[&str]| takes.iter().map(|file| (*file).to_owned()).collect();
     let imports = [("a", of(&["b"])), ("b", of(&["c"])), ("c", of(&["a", "d"])), ("d", of(&[]))];
     let imports = imports.map(|(file, takes)| (file.to_owned(), takes));
-    assert_eq!(circle(&imports.into()), ["a", "b", "c"].map(str::to_owned).into());
+    assert_eq!(cycle(&imports.into()), ["a", "b", "c"].map(str::to_owned).into());
 }

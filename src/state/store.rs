@@ -325,8 +325,7 @@ impl Store {
         refusals.into_iter().next().map_or(removed, Err)
     }
 
-    /// Whether the removal of a file failed; [`write_what_is_not`](Self::write_what_is_not) retries
-    /// it.
+    /// Whether the removal of a file failed; [`write_what_is_not`](Self::write_what_is_not) retries it.
     pub fn has_leftovers(&self) -> bool {
         self.folders.has_leftovers()
     }

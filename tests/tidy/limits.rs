@@ -41,6 +41,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "crates/nri-transport/src/caller.rs START",
             "crates/nri-transport/src/frame.rs FIRST_FRAME",
             "crates/nri-transport/src/frame.rs FRAME_HEADER",
+            "crates/nri-transport/src/frame.rs BEFORE",
             "crates/nri-transport/src/frame.rs FRAME_LIMIT",
             "crates/nri-transport/src/frame.rs PLUGIN_CONNECTION",
             "crates/nri-transport/src/frame.rs RUNTIME_CONNECTION",

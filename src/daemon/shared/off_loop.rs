@@ -66,21 +66,19 @@ impl Daemon {
     }
 
     /// Runs `work`, for which no container waits, on a thread with a low priority: it would otherwise slow down the
-    /// containers that are created meanwhile. It may only use the kernel's files, which always respond.
-    ///
-    /// # Errors
-    /// Fails when no thread can be started.
+    /// containers that are created meanwhile. It may only use the kernel's files, which always respond. `None` if no
+    /// thread can be started.
     pub(crate) async fn in_background<T: Send + 'static>(
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
+    ) -> Option<T> {
         let (done, result) = oneshot::channel();
         let run = move || {
             // A kernel that refuses leaves the usual priority.
             let _as_before = rustix::process::setpriority_process(None, BACKGROUND);
             let _abandoned = done.send(work());
         };
-        std::thread::Builder::new().spawn(run)?;
-        result.await.map_err(|_panicked| Error::new("the work in the background ended"))
+        std::thread::Builder::new().spawn(run).ok()?;
+        result.await.ok()
     }
 
     /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory,

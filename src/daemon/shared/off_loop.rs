@@ -387,4 +387,13 @@ mod tests {
             drop(answers);
         });
     }
+
+    #[tokio::test]
+    async fn only_work_in_the_background_has_a_low_priority() {
+        let priority = || rustix::process::getpriority_process(None).unwrap();
+        let before = priority();
+        let nice = Daemon::in_background(priority).await;
+        assert!(nice >= Some(BACKGROUND), "{nice:?}");
+        assert_eq!(priority(), before);
+    }
 }

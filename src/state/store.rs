@@ -512,6 +512,21 @@ mod tests {
     }
 
     #[test]
+    fn a_kept_pod_does_not_change_with_its_record() {
+        let temp = tempfile::tempdir().unwrap();
+        let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
+        store.put_pod(Pod { name: "before".to_owned(), ..pod("p") }).unwrap();
+        let kept = Rc::clone(store.pods_shared().next().unwrap());
+        store.change_pod_in_memory("p", |pod| "after".clone_into(&mut pod.name));
+        assert_eq!(
+            (kept.name.as_str(), store.pod("p").unwrap().name.as_str()),
+            ("before", "after")
+        );
+        store.forget_pod("p");
+        assert_eq!(kept.name, "before");
+    }
+
+    #[test]
     fn the_size_of_removed_pods_is_limited() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();

@@ -485,8 +485,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::frame::FRAME_HEADER;
-    use crate::frame::FRAME_LIMIT;
+    use crate::frame::{FRAME_HEADER, FRAME_LIMIT};
     use crate::mux::split_to_call;
 
     /// Receivers for these calls, and the [`Answers`] that serve them.

@@ -139,3 +139,23 @@ pub(crate) fn frame_header(id: u32, length: usize) -> [u8; FRAME_HEADER] {
     let [l0, l1, l2, l3] = u32::try_from(length).unwrap_or(0).to_be_bytes();
     [i0, i1, i2, i3, l0, l1, l2, l3]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_frame_of_4096_bytes_or_two() {
+        for length in [0, 10, FIRST_FRAME - 1, FIRST_FRAME, FIRST_FRAME + 1, 3 * FIRST_FRAME] {
+            let message: Vec<u8> = (0..=250).cycle().take(length).collect();
+            let mut bytes = [&[0; BEFORE], &message[..]].concat();
+            into_frames(7, &mut bytes);
+            let (first, rest) = message.split_at(length.min(FIRST_FRAME));
+            let mut expected = [&frame_header(7, first.len()), first].concat();
+            if !rest.is_empty() {
+                expected.extend([&frame_header(7, rest.len()), rest].concat());
+            }
+            assert!(bytes == expected, "{length}");
+        }
+    }
+}

@@ -317,7 +317,7 @@ async fn read_frames(
             }
         }
         // An unregistered trunk gets no larger buffer for the beginning of a frame.
-        // A peer cannot claim memory for a long frame of which it sends nothing.
+        // A peer claims no more memory than READ_AT_MOST for a frame of which it sends nothing.
         let most =
             if trunk.is_registered() { unread.arrived().max(READ_AT_MOST) } else { READ_AT_ONCE };
         match unread.read(reader, unread.missing().clamp(READ_AT_ONCE, most)).await {

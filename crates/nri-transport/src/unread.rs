@@ -136,6 +136,10 @@ impl UnreadBytes {
             (self.done, self.end) = (0, self.end - self.done);
         }
         let needed = self.end + room;
+        if needed <= KEPT {
+            self.bytes.truncate(KEPT);
+            self.bytes.shrink_to(KEPT);
+        }
         if self.bytes.len() < needed {
             self.bytes.resize(needed, 0);
         }
@@ -151,15 +155,13 @@ impl UnreadBytes {
         let end = std::mem::take(&mut self.end);
         self.done = 0;
         if length <= KEPT {
-            let frame = self.bytes[start..end].to_vec();
-            self.bytes.truncate(KEPT);
-            self.bytes.shrink_to(KEPT);
-            return frame;
+            return self.bytes[start..end].to_vec();
         }
-        // The memory of a long frame is passed on with it, not copied.
+        // The memory of a long frame is passed on with it, so that it is in memory only once.
         let mut frame = std::mem::take(&mut self.bytes);
         frame.truncate(end);
         frame.drain(..start);
+        frame.shrink_to_fit();
         frame
     }
 }
@@ -171,9 +173,9 @@ pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 #[derive(Debug, Default)]
 struct OpenMessages {
     beginning: Vec<u8>,
-    /// Whether the beginning of a message is never saved: then only the number of its remaining
-    /// bytes is kept.
-    is_unsaved: bool,
+    /// Whether nobody saves the beginning of a message: then the message counts from its header on,
+    /// and the rest of it is not kept.
+    keeps_headers_only: bool,
     left: usize,
     unanswered: usize,
 }
@@ -181,7 +183,10 @@ struct OpenMessages {
 impl OpenRequests {
     /// Creates a count of requests that no other program continues with.
     pub(crate) fn unsaved() -> Self {
-        Self(Arc::new(Mutex::new(OpenMessages { is_unsaved: true, ..OpenMessages::default() })))
+        Self(Arc::new(Mutex::new(OpenMessages {
+            keeps_headers_only: true,
+            ..OpenMessages::default()
+        })))
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenMessages> {
@@ -205,7 +210,7 @@ impl OpenRequests {
                 return Err(length);
             }
             let came = open.beginning.len() - done;
-            if came < length && !open.is_unsaved {
+            if came < length && !open.keeps_headers_only {
                 break;
             }
             let is_request = open.beginning[done + TYPE] == REQUEST;
@@ -310,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_nobody_saves_are_counted_without_a_copy() {
+    fn a_request_that_nobody_saves_counts_from_its_header_on() {
         let (requests, long) = (OpenRequests::unsaved(), vec![7; 4 << 20]);
         let header =
             [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0, 0, 0, 1, REQUEST, 0]]
@@ -348,6 +353,12 @@ mod tests {
         let long = vec![7; 4 << 20];
         unread.put(&frame(1, &long));
         assert!(unread.take_frame(long.len()) == long);
+        assert!(unread.lock().bytes.capacity() <= KEPT);
+        // The beginning of another frame is kept without the memory of the long one.
+        unread.put(&[frame(1, &long), frame(2, b"abc")[..9].to_vec()].concat());
+        assert!(unread.take_frame(long.len()) == long);
+        unread.put(b"bc");
+        assert_eq!(unread.take_frame(3), b"abc");
         let header = [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0; 6]].concat();
         requests.came(&[header, long].concat()).unwrap();
         assert!(unread.lock().bytes.capacity() <= KEPT);

@@ -144,7 +144,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
-        "{} connections have not registered yet: closed one of process {pid}, which has the most",
+        "{} connections have not registered yet: closed one of process {pid}, whose user or container has the most",
         limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));

@@ -30,10 +30,6 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for reading a container's exit code: StopContainer waits for it.
 const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
-/// The `nice` value of a thread for which no container waits: it gets a tenth of the processor time of another thread
-/// that wants the same processor.
-const BACKGROUND: i32 = 10;
-
 /// The running calls, by folder.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unanswered(Rc<Calls>);
@@ -63,22 +59,6 @@ impl Daemon {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
-    }
-
-    /// Runs `work`, for which no container waits, on a thread with a low priority: it would otherwise slow down the
-    /// containers that are created meanwhile. It may only use the kernel's files, which always respond. `None` if no
-    /// thread can be started.
-    pub(crate) async fn in_background<T: Send + 'static>(
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        let (done, result) = oneshot::channel();
-        let run = move || {
-            // A kernel that refuses leaves the usual priority.
-            let _as_before = rustix::process::setpriority_process(None, BACKGROUND);
-            let _abandoned = done.send(work());
-        };
-        std::thread::Builder::new().spawn(run).ok()?;
-        result.await.ok()
     }
 
     /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory,
@@ -386,14 +366,5 @@ mod tests {
             }
             drop(answers);
         });
-    }
-
-    #[tokio::test]
-    async fn only_work_in_the_background_has_a_low_priority() {
-        let priority = || rustix::process::getpriority_process(None).unwrap();
-        let before = priority();
-        let nice = Daemon::in_background(priority).await;
-        assert!(nice >= Some(BACKGROUND), "{nice:?}");
-        assert_eq!(priority(), before);
     }
 }

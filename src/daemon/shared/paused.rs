@@ -25,8 +25,8 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// Returns the indexes of the paused containers in this list. The files of thousands are read in the
-    /// background, so that they delay no create.
+    /// Returns the indexes of the paused containers in this list. The files are read off the loop, since those of
+    /// thousands would delay every create.
     pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
         let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };
         let (host, mounts) = (self.host.clone(), Mounts::clone(&mounts));
@@ -34,8 +34,8 @@ impl Daemon {
         let is_frozen = move |(at, pid): (usize, Option<u32>)| {
             Some(at).filter(|_| pid.is_some_and(|pid| mounts.is_frozen(&host, pid)))
         };
-        let look = move || running.into_iter().enumerate().filter_map(is_frozen).collect();
-        Self::in_background(look).await.unwrap_or_default()
+        let look = move || Ok(running.into_iter().enumerate().filter_map(is_frozen).collect());
+        self.off_loop("/sys/fs/cgroup", look).await.unwrap_or_default()
     }
 
     /// Returns an event about a container in its current state.

@@ -28,7 +28,7 @@ pub(super) struct Drift {
     pub(super) output: PlainOutput,
 }
 
-/// Prints the values that differ, and on standard error those that could not be compared.
+/// Prints the values that differ. Values that could not be compared go to standard error.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let question = json!({"verb": "drift", "id": wanted.id});
     let answer: DriftAnswer = ask_within(config, &question, DRIFT_WAIT)?;

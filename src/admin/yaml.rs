@@ -10,7 +10,7 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words, in lower case, that YAML 1.1 or 1.2 reads as another type than text, whatever their case.
+/// Words that YAML 1.1 or 1.2 does not read as text, in lower case. YAML accepts other cases too.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 

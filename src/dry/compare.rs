@@ -248,8 +248,8 @@ impl<'c> Judge<'c> {
         Ok(merged.finish())
     }
 
-    /// Returns the injections for the container; records those in audit mode and those that cannot
-    /// be applied.
+    /// Returns the injections that apply to the container. Records those in audit mode, and
+    /// those that fail and may be left out.
     fn injected(
         &self,
         creation: &JudgedCreation,

@@ -153,8 +153,7 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Adds labels and annotations in layers: first those of the CRI request, then those that
-/// containerd adds.
+/// Adds the labels and annotations of the CRI request, then the ones that containerd adds itself.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));

@@ -30,9 +30,9 @@ impl fmt::Display for PluginIdentity {
 }
 
 impl PluginIdentity {
-    /// Checks a claimed identity. The characters of a name are those that NRI's own adaptation
-    /// permits (v0.12.5), including `+`, so that a plugin that registers with containerd or CRI-O
-    /// also registers here. None of them has a special meaning in a path, a metrics label, a
+    /// Checks a claimed identity. A name may have the characters that NRI's own adaptation permits
+    /// (v0.12.5), `+` among them, so that a plugin that registers with containerd or CRI-O also
+    /// registers here. None of them has a special meaning in a path, a metrics label, a
     /// pattern or a terminal.
     ///
     /// # Errors

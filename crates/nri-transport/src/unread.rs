@@ -173,8 +173,8 @@ pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 #[derive(Debug, Default)]
 struct OpenMessages {
     beginning: Vec<u8>,
-    /// Whether nobody saves the beginning of a message: then the message counts from its header on,
-    /// and the rest of it is not kept.
+    /// Whether only headers are kept, because nothing saves the beginning of a message. A request
+    /// then counts once its header has arrived.
     keeps_headers_only: bool,
     left: usize,
     unanswered: usize,

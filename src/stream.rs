@@ -135,7 +135,7 @@ impl NodeEvent {
             .filter(|labels| labels.iter().map(length).sum::<usize>() <= limits::EVENT_LABELS);
         let time = rfc3339_nanos(self.at).unwrap_or_default();
         let line = EventLine { cursor, time, event: &self, lost };
-        ascii(&serde_json::to_string(&line).unwrap_or_default()) + "\n"
+        ascii(serde_json::to_string(&line).unwrap_or_default()) + "\n"
     }
 }
 

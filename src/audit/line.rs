@@ -55,7 +55,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
         action: entry.action,
         entry,
     };
-    ascii(&serde_json::to_string(&line).unwrap_or_default())
+    ascii(serde_json::to_string(&line).unwrap_or_default())
 }
 
 /// Returns a value without secrets; a long one is returned as a text that is cut.
@@ -102,7 +102,10 @@ fn cut(text: &mut String, limit: usize) {
 
 /// Escapes all characters outside ASCII: JSON permits control characters above 0x7e and direction
 /// marks. In JSON they occur only in strings.
-pub(crate) fn ascii(json: &str) -> String {
+pub(crate) fn ascii(json: String) -> String {
+    if json.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return json;
+    }
     let mut ascii = String::with_capacity(json.len());
     for character in json.chars() {
         if matches!(character, ' '..='~') {

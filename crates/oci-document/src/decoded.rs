@@ -54,72 +54,97 @@ const DEEPEST: usize = 64;
 /// Fails like Go's decoder if the document does not begin with a JSON object, and with
 /// [`DocumentError::Repeated`] if parts of an earlier, repeated member may stay in force.
 pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
+    let start = scan::skip_blank(text, 0);
+    let is_usual = text.get(start) == Some(&b'{') && std::str::from_utf8(text).is_ok();
+    let end = if is_usual { plain_end(text, start, "", 0) } else { None };
+    if end.is_some_and(|end| scan::skip_blank(text, end) == text.len()) {
+        return Ok(None);
+    }
     let malformed =
         |error: serde_json::Error| DocumentError::Malformed { detail: error.to_string() };
     let span = scan::first_value(text).map_err(malformed)?;
     if text.get(span.start) != Some(&b'{') {
         return Err(DocumentError::WrongType { path: String::new(), wanted: "object" });
     }
-    let is_whole = scan::skip_blank(text, span.end) == text.len();
-    if is_whole && std::str::from_utf8(text).is_ok() && is_plain(text, &span, "", 0) {
-        return Ok(None);
-    }
     let mut document = read(text, &span, "", 0).map_err(|path| DocumentError::Repeated { path })?;
     fill(&mut document, "", "");
     Ok(Some(document))
 }
 
-/// Whether Go reads a value like a strict reader; `name` is its member.
-fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
-    match text.get(span.start) {
-        Some(b'{' | b'[') if depth > DEEPEST => false,
-        Some(b'{') => {
-            let members = scan::members(text, span.start).unwrap_or_default();
-            let mut seen = Seen::of(members.len());
-            let is_data = MAPS.contains(&name);
-            members.iter().all(|member| {
-                let Some(key) = plain_text(text, &member.key) else { return false };
-                let folded = if is_data { key.clone() } else { folded(&key) };
-                let is_usual =
-                    is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
-                is_usual
-                    && seen.insert(folded)
-                    && is_plain(text, &member.value, &key, depth + 1)
-                    && !(STRING_MAPS.contains(&name) && is_null(text, &member.value))
-            })
+/// Returns the end of the value at `at`; `None` if Go may read it differently than a strict reader.
+/// `name` is its member.
+fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
+    match text.get(at)? {
+        b'{' | b'[' if depth > DEEPEST => None,
+        b'{' => plain_object_end(text, at, name, depth),
+        b'[' => {
+            let mut next = scan::enter(text, at, b'[')?;
+            if text.get(next)? == &b']' {
+                return Some(next + 1);
+            }
+            loop {
+                let end = plain_end(text, next, name, depth + 1)?;
+                if text.get(next..end) == Some(b"null") {
+                    return None;
+                }
+                match scan::step(text, end, b']')? {
+                    Some(following) => next = following,
+                    None => return Some(scan::skip_blank(text, end) + 1),
+                }
+            }
         }
-        Some(b'[') => {
-            let elements = scan::elements(text, span.start).unwrap_or_default();
-            elements
-                .iter()
-                .all(|element| !is_null(text, element) && is_plain(text, element, name, depth + 1))
+        b'"' => plain_text(text, at).map(|(_, end)| end),
+        _ => {
+            let end = scan::value_end(text, at)?;
+            serde_json::from_slice::<Value>(text.get(at..end)?).ok().map(|_| end)
         }
-        Some(b'"') => plain_text(text, span).is_some(),
-        _ => text.get(span.clone()).is_some_and(|raw| serde_json::from_slice::<Value>(raw).is_ok()),
     }
 }
 
-/// The keys of an object so far. Most objects have few, which are compared one by one.
-enum Seen<'t> {
-    Few(Vec<Cow<'t, str>>),
-    Many(HashSet<Cow<'t, str>>),
+fn plain_object_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
+    let (is_data, is_text) = (MAPS.contains(&name), STRING_MAPS.contains(&name));
+    let mut keys = Keys::default();
+    let mut next = scan::enter(text, at, b'{')?;
+    if text.get(next)? == &b'}' {
+        return Some(next + 1);
+    }
+    loop {
+        let (key, end) = plain_text(text, next)?;
+        let start = scan::value_of(text, end)?;
+        let end = plain_end(text, start, &key, depth + 1)?;
+        if is_text && text.get(start..end) == Some(b"null") {
+            return None;
+        }
+        let folded = if is_data { key.clone() } else { folded(&key) };
+        let is_usual = is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
+        if !is_usual || !keys.insert(folded) {
+            return None;
+        }
+        match scan::step(text, end, b'}')? {
+            Some(following) => next = following,
+            None => return Some(scan::skip_blank(text, end) + 1),
+        }
+    }
 }
 
-impl<'t> Seen<'t> {
-    fn of(count: usize) -> Self {
-        if count <= 16 { Self::Few(Vec::with_capacity(count)) } else { Self::Many(HashSet::new()) }
-    }
+/// The keys of an object so far. The first ones are compared one by one, because most objects have few.
+#[derive(Default)]
+struct Keys<'t> {
+    few: Vec<Cow<'t, str>>,
+    more: HashSet<Cow<'t, str>>,
+}
 
+impl<'t> Keys<'t> {
     /// Adds a key; returns false if the object has it already.
     fn insert(&mut self, key: Cow<'t, str>) -> bool {
-        match self {
-            Self::Few(keys) if keys.contains(&key) => false,
-            Self::Few(keys) => {
-                keys.push(key);
-                true
-            }
-            Self::Many(keys) => keys.insert(key),
+        if self.few.contains(&key) {
+            return false;
         }
+        if self.few.len() == 16 {
+            return self.more.insert(key);
+        }
+        self.few.push(key);
+        true
     }
 }
 
@@ -129,17 +154,17 @@ fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
     if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
 }
 
-fn is_null(text: &[u8], span: &Range<usize>) -> bool {
-    text.get(span.clone()) == Some(b"null")
-}
-
-/// A string that every reader reads the same.
-fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
-    let literal = text.get(span.clone())?;
-    match literal.strip_prefix(b"\"")?.strip_suffix(b"\"")? {
-        plain if !plain.contains(&b'\\') => std::str::from_utf8(plain).ok().map(Cow::Borrowed),
-        _ => serde_json::from_slice(literal).ok().map(Cow::Owned),
-    }
+/// Returns the string at `at` and its end, if every reader reads the same.
+fn plain_text(text: &[u8], at: usize) -> Option<(Cow<'_, str>, usize)> {
+    let end = scan::string_end(text, at)?;
+    let literal = text.get(at..end)?;
+    let plain = literal.get(1..literal.len() - 1)?;
+    let read = if plain.iter().all(|byte| *byte >= b' ' && *byte != b'\\') {
+        Cow::Borrowed(std::str::from_utf8(plain).ok()?)
+    } else {
+        Cow::Owned(serde_json::from_slice(literal).ok()?)
+    };
+    Some((read, end))
 }
 
 /// Reads a value; fails with the path of a member that occurs in two forms.

@@ -35,11 +35,7 @@ pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     }
     loop {
         let key = at..string_end(text, at)?;
-        let colon = skip_blank(text, key.end);
-        if text.get(colon) != Some(&b':') {
-            return None;
-        }
-        let start = skip_blank(text, colon + 1);
+        let start = value_of(text, key.end)?;
         let end = value_end(text, start)?;
         places.push(MemberSpan { key, value: start..end });
         match step(text, end, b'}')? {
@@ -140,12 +136,19 @@ fn decode_lossily(inner: &str) -> Option<String> {
     Some(decoded)
 }
 
-fn enter(text: &[u8], open: usize, bracket: u8) -> Option<usize> {
+/// Returns the start of the first entry of the object or array at `open`.
+pub(crate) fn enter(text: &[u8], open: usize, bracket: u8) -> Option<usize> {
     (text.get(open) == Some(&bracket)).then(|| skip_blank(text, open + 1))
 }
 
+/// Returns the start of the value of the member whose key ends at `end`.
+pub(crate) fn value_of(text: &[u8], end: usize) -> Option<usize> {
+    let colon = skip_blank(text, end);
+    (text.get(colon) == Some(&b':')).then(|| skip_blank(text, colon + 1))
+}
+
 /// Returns the start of the entry after a value; the inner `None` means that `close` follows.
-fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
+pub(crate) fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
     let at = skip_blank(text, end);
     match *text.get(at)? {
         b',' => Some(Some(skip_blank(text, at + 1))),
@@ -154,7 +157,8 @@ fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
     }
 }
 
-fn value_end(text: &[u8], at: usize) -> Option<usize> {
+/// Returns the end of the value at `at`, which is not checked.
+pub(crate) fn value_end(text: &[u8], at: usize) -> Option<usize> {
     match *text.get(at)? {
         b'"' => string_end(text, at),
         b'{' | b'[' => nested_end(text, at),
@@ -190,7 +194,8 @@ fn nested_end(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-fn string_end(text: &[u8], at: usize) -> Option<usize> {
+/// Returns the end of the string at `at`.
+pub(crate) fn string_end(text: &[u8], at: usize) -> Option<usize> {
     if text.get(at) != Some(&b'"') {
         return None;
     }

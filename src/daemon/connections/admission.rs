@@ -20,22 +20,22 @@ use crate::config::{Config, Displace};
 use crate::daemon::connections::slots::{Slots, Taken};
 use crate::daemon::connections::takeover::{self, Takeover};
 use crate::daemon::connections::upcalls::{Registration, upcalls};
-use crate::daemon::connections::{origin, refusals, returning};
+use crate::daemon::connections::{origin, refusals, returning, snapshot};
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::peer::{NotAdmitted, PluginPeer, allow_user};
 use crate::daemon::registry::process_name;
 use crate::daemon::resources::updates;
 use crate::daemon::shared::events::{self, Moment};
 use crate::daemon::shared::refused::ConnectionLine;
-use crate::daemon::shared::{Daemon, log_failure, messages};
+use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Point;
 use crate::limits;
 use crate::plugin::session::SessionError;
-use crate::plugin::{self, Encoded, EncodedSnapshot, Outcome, Plugin, Settings, SyncProgress, api};
+use crate::plugin::{self, EncodedSnapshot, Outcome, Plugin, Settings, SyncProgress, api};
 use crate::presence::{self, IfThere};
-use crate::state::{Container, HiddenFrom, Pod};
+use crate::state::HiddenFrom;
 use crate::text::counted;
 
 /// Connections accepted in a row before other tasks get a turn.
@@ -43,9 +43,6 @@ const ACCEPTED_AT_ONCE: usize = 256;
 
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Pods or containers of a snapshot encoded before other tasks get a turn.
-const AT_ONCE: usize = 32;
 
 /// Serves all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
@@ -257,7 +254,7 @@ pub(super) async fn admit(
     let connected = daemon.registry.add(chained, peer, about);
     registration.set(&connected);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
-    let snapshot = encoded(daemon, pods, containers).await;
+    let snapshot = snapshot::encode(daemon, &pods, &containers).await;
     let synchronized = synchronize(daemon, &connected, takeover.as_ref(), snapshot).await;
     takeover.iter().for_each(|takeover| takeover.count(daemon));
     if let Err(why) = synchronized {
@@ -315,37 +312,6 @@ pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (who, why) = ((id, connected.is_launched()), quoted(&why));
     let line = format!("{id} disconnected: {why}");
     refusals::report_plugin(daemon, ConnectionLine::Disconnected, who, (&line, &why));
-}
-
-/// Encodes a snapshot of the records. The snapshot does not change, so other tasks get turns between two parts.
-async fn encoded(
-    daemon: &Daemon,
-    pods: Vec<Rc<Pod>>,
-    containers: Vec<Rc<Container>>,
-) -> EncodedSnapshot {
-    let encode_all = async {
-        let pods = each_encoded(&pods, messages::pod_encoded).await;
-        let of_container = |container: &Container| messages::container_encoded(container, false);
-        EncodedSnapshot { pods, containers: each_encoded(&containers, of_container).await }
-    };
-    // Few containers are paused, so all are encoded while the paused ones are being found.
-    let (paused, mut encoded) = tokio::join!(daemon.paused_among(&containers), encode_all);
-    for at in paused {
-        if let (Some(place), Some(container)) = (encoded.containers.get_mut(at), containers.get(at))
-        {
-            *place = messages::container_encoded(container, true);
-        }
-    }
-    encoded
-}
-
-async fn each_encoded<T>(all: &[Rc<T>], encode: impl Fn(&T) -> Encoded) -> Vec<Encoded> {
-    let mut encoded = Vec::with_capacity(all.len());
-    for some in all.chunks(AT_ONCE) {
-        encoded.extend(some.iter().map(|record| encode(record)));
-        tokio::task::yield_now().await;
-    }
-    encoded
 }
 
 /// Synchronizes a plugin, sends it the events since the snapshot, and adds it to the chain. Until

@@ -13,6 +13,7 @@ mod refusals;
 pub(crate) mod resumed;
 pub(crate) mod returning;
 mod slots;
+mod snapshot;
 pub(crate) mod socket;
 mod takeover;
 mod upcalls;

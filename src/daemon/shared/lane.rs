@@ -216,6 +216,13 @@ impl Lanes {
             is_free && !pending.iter().any(is_open)
         })
     }
+
+    /// Whether a runtime is changing a container. Foreground runs do not count, since they last as long
+    /// as their containers.
+    pub(crate) fn have_runtimes(&self) -> bool {
+        let is_short = |pending: &Rc<PendingVerb>| !pending.verb.creates_and_starts();
+        self.all.borrow().values().any(|lane| lane.pending.borrow().iter().any(is_short))
+    }
 }
 
 /// Whether no task holds or awaits the lane, so that it can be dropped.

@@ -32,7 +32,7 @@ pub(crate) struct Report {
     pub(crate) flight: Arc<FlightRecorder>,
     /// The audit log, if there is one.
     pub(crate) audit: AuditLog,
-    /// Requests by verb.
+    /// Numbers of requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
     /// Failures, each with its kind: the line without the container's ID. Each kind has one entry.
     pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
@@ -170,7 +170,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|(_, last)| last.what == what)
     }
 
-    /// Reports that a record could not be written; further ones in a row are the same failure.
+    /// Reports that a record could not be written, unless the last failure is the same one.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -41,7 +41,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// Records an event, unless its request has more members than pod and container.
+    /// Records an event, except UpdateContainer, whose request `verbs/update.rs` records.
     pub(crate) fn record_notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
@@ -58,7 +58,7 @@ impl Recorders {
             };
             return self.record_request(event.name(), &request, Some(origin));
         }
-        // Every other request begins with these two members as well.
+        // The request of every other event begins with the same two members.
         let request = api::StateChangeEvent {
             pod: pod.into(),
             container: container.into(),

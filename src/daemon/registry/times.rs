@@ -27,7 +27,7 @@ pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     })
 }
 
-/// Progress of a plugin's Synchronize.
+/// Returns the progress of a plugin's Synchronize, if one is in progress.
 pub(super) fn synchronizing(plugin: &Plugin) -> Option<SynchronizeRow> {
     let progress = plugin.sync_progress()?;
     Some(SynchronizeRow {

@@ -129,8 +129,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether the wrapper of an `exec` must contact the daemon, and adds
-    /// to each container's mark the facts that it then sends.
+    /// Writes to the run directory whether each `exec` involves the daemon, and updates the containers'
+    /// marks, by whose facts a wrapper decides alone while no daemon runs.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resuming.get() {
             return;

@@ -68,8 +68,8 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-/// Returns the number of containers in each state; a state without containers counts as zero, so that its
-/// metric does not keep an old number.
+/// Returns the number of containers in each state, including the states without containers, so that
+/// their metrics become zero.
 pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();
     let count = |state: Lifecycle| {

@@ -101,7 +101,7 @@ impl Default for StateLine {
 }
 
 impl StateLine {
-    /// Adds an element to one of the line's lists. If it does not fit, begins a new line with it and returns the full one.
+    /// Adds an element to one of the line's lists. If it does not fit, returns the full line and begins a new one.
     fn add(
         &mut self,
         list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,

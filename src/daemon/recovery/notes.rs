@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the notes that wrappers write to a folder of the run directory.
+//! Reads the notes that wrappers write to folders of the run directory.
 
 use std::path::{Path, PathBuf};
 

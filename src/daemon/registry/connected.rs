@@ -72,8 +72,8 @@ pub(crate) struct ConnectedPlugin {
     requests_ended: Notify,
     /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
-    /// The pods and containers that the plugin knows: it received each by Synchronize or by a start
-    /// event, and not its removal.
+    /// The pods and containers that the plugin knows: those of its Synchronize, and those that began
+    /// later and are not hidden from it, until their removal.
     known: RefCell<HashSet<Subject>>,
 }
 
@@ -379,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an event whose request has `bytes` bytes, and four more.
+    /// Returns an event whose request has a few more bytes than `bytes`.
     fn event(bytes: usize) -> Notification {
         let pod = api::PodSandbox { id: "p".repeat(bytes), ..Default::default() };
         Notification::new(Event::RunPodSandbox, pod, None)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the registered plugins (`chain/members.rs` keeps their order), and decides which receive an event, by the pods
-//! and containers that each has received (that it *knows*). `chain` sends the requests.
+//! and containers that each knows (`ConnectedPlugin::known`). `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
 //! No event waits for a plugin that is still being synchronized: events are queued for it and sent
@@ -119,7 +119,7 @@ impl Registry {
         Rc::clone(&self.builtin.borrow())
     }
 
-    /// Applies a configuration to the default validator, the rules and every connected plugin.
+    /// Applies a configuration to the registry and every connected plugin.
     pub(crate) fn apply(&self, config: &Config) {
         self.successor_wait.set(config.registration_timeout);
         let _looked_at_again = self.pre_installed.look(config);

@@ -23,12 +23,12 @@ use super::connected::ConnectedPlugin;
 #[derive(Default)]
 pub(crate) struct Recorders {
     listeners: RefCell<Vec<Listener>>,
-    /// Numbers the requests of all recordings.
+    /// The number of the last recorded request, counted over all recordings.
     count: Cell<u64>,
 }
 
 impl Recorders {
-    /// Starts a recording of every request from now on, until its receiver is dropped.
+    /// Starts a recording of every request from now on, until its receiver is dropped or too slow.
     pub(crate) fn listen(&self) -> Recording {
         let (sender, lines) = channel(limits::RECORDING_BACKLOG);
         let queued = Rc::new(Cell::new(0));

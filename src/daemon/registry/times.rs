@@ -7,7 +7,7 @@ use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
 /// Returns the time limits of the plugin's requests. Without `sync_timeout`, each request of a Synchronize
-/// has the limit of any other.
+/// has the same limit as other requests.
 pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     TimeLimits {
         request_ms: millis(plugin.timeout()),

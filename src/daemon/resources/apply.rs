@@ -400,8 +400,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Restores the plugins' values after an update that failed halfway; the returned task ends when
-/// they are written.
+/// Restores the plugins' values, if there are any, after an update that failed halfway; the returned
+/// task ends when they are written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -334,7 +334,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the values of one member that differ from those in its files.
+    /// Adds the values of one resource that differ from those in its files.
     fn compare_member(
         &self,
         member: &OwnedMember,

@@ -118,8 +118,8 @@ impl Drain {
         self.ending_since.get().is_some()
     }
 
-    /// Whether creates have been held so long that an `exec` must be held too: probes call `exec`
-    /// continuously, and each one waits for plugins.
+    /// Whether creates have been held so long that an `exec` must wait for the next daemon too: probes
+    /// call `exec` continuously, and each one waits for plugins.
     pub(super) fn must_end(&self) -> bool {
         self.ending_since.get().is_some_and(|since| since.elapsed() > EXECS_WAIT)
     }

@@ -27,7 +27,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::plugin::socket::{self, SocketFile};
 
-/// Mode of the socket: only root may read its metrics.
+/// Mode of the socket: only the daemon's user, and root, may read the metrics.
 const SOCKET_MODE: u32 = 0o600;
 
 /// Maximum age of a metrics page that is sent again, so that frequent requests cost the event loop little.
@@ -175,8 +175,8 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that only root can connect to. It replaces an old socket without a listener, and
-/// no other file.
+/// Binds a socket to which only the daemon's user and root can connect. It replaces an old socket
+/// without a listener, and no other file.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flight recorder: the last requests to plugins and their responses, as sent, for `sysdump`,
+//! The flight recorder keeps the last requests to plugins and their responses, as sent, for `sysdump`,
 //! and the duration of each, for `explain`. It copies bytes up to a limit and decodes nothing. It
 //! also reports every call to the metrics.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each
-//! first settles the previous verb. Containers wait for each other only in the lane of their pod.
+//! first settles the previous verb. Containers wait for each other only for the lane of their pod or a shared bundle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,7 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::state::{Change, ContainerKey, RepeatedValue, Store};
 
-/// A verb whose runtime process has started and is not known to have exited.
+/// A verb that the daemon has decided and whose runtime process is not known to have exited.
 pub(crate) struct PendingVerb {
     pub(crate) verb: Verb,
     pub(crate) incarnation: u64,
@@ -135,7 +135,7 @@ pub(crate) struct ConcludedUpdate {
     pub(crate) is_told: bool,
     /// The resources that a failed update tried to set.
     pub(crate) failed: Option<Map<String, Value>>,
-    /// The task in which the runtime restores the plugins' values after a failure.
+    /// The task that restores the plugins' values after a failure.
     pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Lanes {
     all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
-    /// One create at a time in a bundle.
+    /// Allows one create at a time in each bundle.
     pub(crate) bundles: Bundles,
 }
 

@@ -289,7 +289,7 @@ mod tests {
             from_wire::<api::Container>(&kept),
             api::Container { name: "web".to_owned(), ..Default::default() }
         );
-        // A message that an earlier version stored whole, and a container without any state.
+        // Earlier versions stored whole messages.
         let whole = Wire(stale().write_to_bytes().unwrap().into());
         for message in [kept, whole] {
             record.message = message;
@@ -316,7 +316,7 @@ mod tests {
         let created = sent.linux.mut_or_insert_default().resources.mut_or_insert_default();
         created.devices = describe::resources_from_json(&rule(1)).devices;
         record.message = to_wire(&sent);
-        // The engine's written or repeated values differ from those that the runtime received.
+        // Device rules of the engine's later updates have no effect.
         let mut in_force = rule(7);
         record.resources.of_engine = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));

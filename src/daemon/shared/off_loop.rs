@@ -61,8 +61,8 @@ impl Daemon {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
     }
 
-    /// Runs `work` on files in `folder` that are not links: off the loop, unless the folder is in
-    /// memory, as most engines' bundles are. This saves two thread switches.
+    /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory, as
+    /// most engines' bundles are, to save two thread switches; else off the loop.
     ///
     /// # Errors
     /// As [`off_loop`](Self::off_loop).
@@ -74,7 +74,7 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Applies `look`, such as whether it exists, to a path of an engine.
+    /// Checks a path of an engine by `look`, for instance whether it exists.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.

@@ -242,7 +242,7 @@ impl Records {
     fn write_again(&self) -> Result<()> {
         let mut store = self.store.borrow_mut();
         store.write_what_is_not()?;
-        // A failed request was undone, so it left no record whose write would show that the disk works.
+        // Failed requests left no record to write, so a trial shows whether the disk works again.
         let has_refused = self.refusals.borrow().is_some();
         if has_refused { store.try_disk() } else { Ok(()) }
     }

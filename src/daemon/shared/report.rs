@@ -44,8 +44,8 @@ pub(crate) struct Report {
     pub(crate) connections: ConnectionLines,
     /// Lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
-    /// The numbers of values that differed at the last check of all containers: of cgroups, and of
-    /// init processes.
+    /// The numbers of values that differed at the last complete check of all containers: of cgroups,
+    /// and of init processes.
     pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 

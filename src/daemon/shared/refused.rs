@@ -68,7 +68,7 @@ impl ConnectionLine {
     }
 }
 
-/// The number of connections of each kind.
+/// The number and the latest line of connections, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
     counted: RefCell<BTreeMap<ConnectionLine, RefusedConnections>>,

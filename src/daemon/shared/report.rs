@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the part of `status` besides the records: requests, failures, unreadable data of the
+//! Keeps the data that `status` shows besides the records: requests, failures, unreadable data of the
 //! engines, and identity claims that an engine contradicts. Each list is bounded.
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use super::few_lines::FewLines;
 use super::flight_recorder::FlightRecorder;
 use super::refused::ConnectionLines;
 
-/// The part of `status` besides the records.
+/// Data that `status` shows besides the records.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When this daemon was started.
@@ -34,7 +34,7 @@ pub(crate) struct Report {
     pub(crate) audit: AuditLog,
     /// Numbers of requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
-    /// Failures, each with its kind: the line without the container's ID. Each kind has one entry.
+    /// Failures, each with its kind: the line without the container's ID. There is one entry per kind and plugin.
     pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
     /// Unreadable data, by engine and item; each item is logged once.
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), MissingData>>,
@@ -42,7 +42,7 @@ pub(crate) struct Report {
     pub(crate) contradictions: RefCell<VecDeque<IdentityClaim>>,
     /// Connections of plugins, by outcome.
     pub(crate) connections: ConnectionLines,
-    /// Lines about requests of plugins, and about listeners.
+    /// Limits of log lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
     /// The numbers of values that differed at the last complete check of all containers: of cgroups,
     /// and of init processes.
@@ -109,7 +109,7 @@ impl Report {
         self.count_failure(&what, &kind, error.plugin(), now());
     }
 
-    /// Keeps a failure for `status`, without a log line. Failures of one kind are one entry.
+    /// Keeps a failure for `status`, without a log line. A plugin's failures of one kind are one entry.
     pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
         self.metrics.count_failure();
         let mut failures = self.failures.borrow_mut();

@@ -42,7 +42,7 @@ impl ExpectedPlugin {
 /// The plugins for which creates wait, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
-    /// Plugins for execs that were connected before this program started.
+    /// Plugins that handled execs and were connected before this program started.
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,

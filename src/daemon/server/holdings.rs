@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts the daemon's current objects, for metrics, `/readyz` and `status`.
+//! Collects the daemon's current numbers and problems for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls that wrappers ran without a daemon, because the policy was to continue (decision D9). Each
-//! wrapper left a note with its request. The daemon records the containers of such calls that still
-//! exist, so that plugins receive them by Synchronize and then their later events.
+//! Handles calls that wrappers ran without a daemon, because the policy was to continue (decision D9).
+//! Each wrapper left a note with its request. The daemon records the containers of such calls that
+//! still exist, so that plugins receive them by Synchronize and then their later events.
 //!
-//! No plugin is asked about such a call and nothing is changed: the runtime has already run.
+//! No plugin can adjust such a container, because the runtime has already run. After an update, the
+//! daemon only restores the values that plugins own.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -45,7 +46,7 @@ use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, 
 /// Time for which a runtime's `start` or `delete` is followed; afterwards another process may have its PID.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
-/// Attempts to notify plugins, over a minute.
+/// Attempts to notify plugins of a container whose state is unknown; together they take about a minute.
 const ANNOUNCEMENTS: usize = 20;
 
 /// The note of a wrapper that bypassed the daemon.
@@ -70,7 +71,7 @@ impl BypassNote {
 }
 
 /// Handles all calls that bypassed the daemon, oldest first, before any plugin registers.
-/// Unreadable notes are read again later, like new ones.
+/// [`follow`] reads unreadable notes again, and new ones.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
@@ -78,7 +79,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
 }
 
 async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
-    // The search for containers without a note starts once plugins can connect.
+    // The search for containers without a note begins later, once plugins can connect.
     notes::report_dropped(daemon);
     let mut taken = refusals::take_up(daemon);
     for path in notes(daemon)? {
@@ -90,7 +91,7 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// Handles calls that bypass the daemon from now on: their wrappers received no response from this
 /// daemon or its predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
-    // The folders are created now: the run directory is not complete without them.
+    // The folders are created now, because the run directory must contain them.
     let mut watched = watch_both(daemon).or_absent();
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
@@ -148,7 +149,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
         };
         let lane = daemon.lane(&call.key);
         let _turn = lane.turn.lock().await;
-        // A note that must wait does not delay the others.
+        // A note that cannot be handled now does not delay the others.
         taken = taken.and(take_up(daemon, &path, Some(&call.key)).await);
     }
     taken
@@ -158,7 +159,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// lane. Returns whether there was such a call.
 ///
 /// # Errors
-/// Fails when the notes cannot be listed.
+/// Fails when the notes cannot be listed, or one about this container cannot be read or handled now.
 pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(daemon)? {
@@ -198,10 +199,10 @@ fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
 async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -> Result<()> {
     let Some(note) = notes::read(path)? else { return Ok(()) };
     take_over(daemon, &note).await?;
-    // Removed only now, when the records have its content: if the daemon dies earlier, the next
-    // daemon must find the note again.
+    // The note is removed only now, when the records have its content: if the daemon dies earlier,
+    // the next daemon must find it again.
     let _taken = std::fs::remove_file(path);
-    // Plugins are notified of a start later, once the runtime has exited.
+    // Of a start, `follow_start` notifies plugins once the runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
         announce_or_repeat(daemon, key).await;
     }
@@ -248,7 +249,7 @@ pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) 
 }
 
 /// Announces the container to the registered plugins, like any new container; it is too late to
-/// apply their replies. Then watches the container.
+/// apply their replies. Then watches the container. If the container is gone, removes it instead.
 async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     catch_up::catch_up(daemon, key).await?;
@@ -329,8 +330,8 @@ fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>
     });
 }
 
-/// Follows the runtime of a `delete` that bypassed the daemon; once it has exited, the container is
-/// either gone or not.
+/// Follows the runtime of a `delete` that bypassed the daemon; once it has exited, removes the
+/// container from the records if it is gone.
 fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let pid = call.question().pid;
     if matches!(pidfd::open(pid), Ok(None)) {
@@ -362,7 +363,7 @@ fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     });
 }
 
-/// Waits until the process of this PID no longer works for the container.
+/// Waits until the process with this PID has exited, or is not one that names the container.
 async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
     let mut backoff = Backoff::default();
     loop {
@@ -401,7 +402,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
         init.is_some() && old.process.init_pid == init && old.call.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
-        return Ok(()); // The ID was taken, so the runtime refused the call.
+        return Ok(()); // Another container has the ID, so the runtime refused the call.
     }
     let document = daemon.read_document(&document_dir(call), &call.question().document).await;
     if init.is_none() && pidfd::open(call.question().pid)?.is_none() {
@@ -449,7 +450,7 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if record.state != Lifecycle::Created || !state_dir::exists(&daemon.host, key)? {
         return Ok(());
     }
-    // Registered plugins are notified in the container's turn.
+    // While plugins are registered, the start is recorded in the container's turn, with their notification.
     let is_live = !daemon.registry.connected().is_empty();
     if is_live || catch_up::process_of(daemon, key, call.question().pid)?.is_some() {
         follow_start(daemon, call, record.incarnation);
@@ -463,8 +464,8 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if record.is_sandbox { life::started_without_daemon(daemon, &record.pod) } else { Ok(()) }
 }
 
-/// Follows the runtime of a `start` that bypassed the daemon; once it has exited, the container is
-/// started or not, and plugins are notified.
+/// Follows the runtime of a `start` that bypassed the daemon; once it has exited, notifies plugins if
+/// the container was started.
 fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
     let (daemon, key, pid) = (Rc::clone(daemon), call.key.clone(), call.question().pid);
     tokio::task::spawn_local(async move {

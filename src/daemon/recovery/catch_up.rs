@@ -36,7 +36,7 @@ use crate::presence::{Backoff, IfThere};
 use crate::procfs;
 use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
-/// Corrects every record, before any plugin registers. Containers whose state is unknown are left to [`recover`].
+/// Corrects every record, before any plugin registers. Returns the containers whose state is unknown, for [`recover`].
 pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
     let records = in_order(daemon);
     if !records.is_empty() {
@@ -115,7 +115,7 @@ async fn recover_one(daemon: &Rc<Daemon>, record: &Container, is_known: bool) ->
 
 async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     if record.state == Lifecycle::Creating {
-        return Ok(()); // The runtime still runs, and is watched.
+        return Ok(()); // The runtime is still creating it, and is watched.
     }
     if !state_dir::exists(&daemon.host, &record.key)? {
         removal::handle_delete(daemon, &record.key).await;
@@ -143,7 +143,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
     let works = under_way(daemon, &record).await?;
     let is_under_way = !works.is_empty();
     for pending in works {
-        // A foreground `run` lasts as long as its container.
+        // Watched, not awaited, because a foreground `run` lasts as long as its container.
         settle::watch(daemon, key, &daemon.lane(key), Rc::new(pending));
     }
     if record.state == Lifecycle::Creating {
@@ -151,7 +151,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
             return Ok(());
         }
         let mut init = state_dir::init_pid(&daemon.host, key)?;
-        // A PID file alone may belong to an earlier container.
+        // Without the runtime's state, the PID file may be an earlier container's.
         if let Some(file) = &record.call.pid_file
             && init.is_none()
             && state_dir::exists(&daemon.host, key)?
@@ -194,7 +194,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
 }
 
 /// Sets the pod's process to this container's, if the pod has none and the container runs, and
-/// looks up its addresses.
+/// looks up the pod's addresses.
 pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if let Some(pod) = process_of_pod(daemon, key) {
         own_process::look_up(daemon, &pod).await;
@@ -202,7 +202,7 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
 }
 
 /// Sets the pod's process to this container's, if the pod has none and the container runs. Returns
-/// the pod if its addresses are unknown.
+/// the pod if its addresses are unknown. If the container has exited, its process is no longer the pod's.
 fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
@@ -244,7 +244,7 @@ pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Resul
 
 /// Whether the command line of a process names this container.
 fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
-    // A process of a container that has reused the PID could make the daemon wait for its memory.
+    // If a container's process has reused the PID, reading its memory (the command line) could hang.
     if !procfs::is_of_this_host(host, pid) {
         return Ok(false);
     }
@@ -284,7 +284,7 @@ async fn pending(
             let (daemon, key) = account.clone();
             Box::pin(async move { bypassed::take_up_of(&daemon, &key).await })
         })),
-        // Not compared with the state before: the runtime may already have written the file, and
+        // The present stamp, not that before the verb. If the runtime has already written the file,
         // its state has the same PID.
         pid_file_before,
         pid_file,
@@ -293,7 +293,7 @@ async fn pending(
     }
 }
 
-/// Resumes an update that was in progress when the last daemon died; no plugin has been synchronized since.
+/// Resumes an update that was in progress when the last daemon died; plugins are not notified of its outcome.
 async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     let Some(pid) = record.pending.updating.as_ref().map(|updating| updating.pid) else {

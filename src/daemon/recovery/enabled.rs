@@ -27,7 +27,7 @@ use crate::state::{Container, Lifecycle, PodState, Skipped};
 const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
-/// Records that plugins are disabled; once they are enabled again, catches up.
+/// While plugins are disabled, records that in the file. Else catches up if the file exists, and removes it.
 pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {
@@ -45,7 +45,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         daemon.registry.wait_for_returning().await;
         let mut is_all = look_at_all(&daemon, &why, true).await;
-        // The daemon may exit without waiting for unreadable states.
+        // The daemon may exit although some states are still unreadable.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {
@@ -64,7 +64,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     });
 }
 
-/// Checks all containers; returns whether all states were known. Logs unknown ones only the first time.
+/// Checks all containers; returns whether all their states were readable. Logs unreadable ones if `is_first`.
 async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
     for record in catch_up::in_order(daemon) {
@@ -81,7 +81,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
         let key = found.key().clone();
         let lane = daemon.lane(&key);
         let turn = lane.turn.lock().await;
-        // Plugins need not know a container that has exited.
+        // No plugin needs to receive a container that has exited.
         if !found.has_exited() && daemon.container(&key).is_none() {
             if found.record(daemon) {
                 bypassed::announce_or_repeat(daemon, &key).await;
@@ -95,7 +95,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     is_all
 }
 
-/// Compares a record with the runtime's state.
+/// Corrects a record by the runtime's state, in the container's turn.
 async fn compare(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;
@@ -109,14 +109,14 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
     let key = &record.key;
     settle::settle_exited(daemon, key, lane).await;
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
-    // A `start` that is still running is watched until its outcome is known.
+    // While a verb is pending, its watch handles the outcome.
     if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
         if is_another(daemon, &now)? {
             removal::remove(daemon, key).await;
         } else {
             let was_ready = is_ready(daemon, &now.pod);
             if is_started(daemon, &now)? {
-                // Plugins know the container as created.
+                // Plugins have received only the container's creation.
                 daemon.records.change_in_memory(key, |record| record.pending.in_flight = None);
                 late_start::notify_plugins(daemon, key).await;
             }
@@ -131,7 +131,8 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
     Ok(())
 }
 
-/// Whether a container that is on record as created was started. A sandbox starts its pod.
+/// Whether a container that is on record as created was started; false for a sandbox, whose start
+/// [`catch_up::catch_up`] records with the pod's.
 fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
     let is_created = !record.is_sandbox && record.state == Lifecycle::Created;
     Ok(is_created

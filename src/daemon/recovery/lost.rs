@@ -3,8 +3,8 @@
 //! without a `delete`. Once the container's bundle and the runtime's state are both gone, the daemon removes the record
 //! and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
 //!
-//! Gone means that the kernel reports absence; a folder that cannot be read may exist. Two checks
-//! some time apart must find both gone, so that a creation or removal in progress is not mistaken
+//! Gone means that the kernel reports "no such file"; a folder that cannot be read may exist. Two
+//! consecutive checks must find both gone, so that a creation or removal in progress is not mistaken
 //! for an abandoned container. An operator drops other records with `nri-runc nri forget`.
 
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// Records checked in a row before other tasks get a turn; a check is usually one system call.
 const AT_ONCE: usize = 64;
 
-/// The warning of `forget` about a dropped record.
+/// The warning in the answer to `forget`.
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
                        further events of it";
 
@@ -44,7 +44,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     }
 }
 
-/// Removes the records whose container is gone now and was gone at the last check.
+/// Removes the records of containers, and ends the pods, that are gone now and were gone at the last check.
 async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
     let records = daemon.records.read().all_shared();
     let mut gone = SeenGone::default();
@@ -164,8 +164,8 @@ pub(crate) async fn forget(
     Ok(Forgotten { containers: forgotten, pods, warning: WARNING.to_owned() })
 }
 
-/// Finds the one container or pod of this ID or ID prefix: returns the pod's ID, and the containers whose records are
-/// removed, members before their sandbox.
+/// Finds the one container or pod of this ID or ID prefix. Returns the pod's ID, if it is a pod, and the containers
+/// whose records to remove, a sandbox last.
 fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
     let store = daemon.records.read();
     let pods = store.pods().map(|pod| (pod.id.clone(), None));
@@ -198,7 +198,8 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
     }
 }
 
-/// Refuses while the container exists, unless the drop is forced.
+/// Fails while the container's process runs or a runtime command is in progress, and, unless forced, while the runtime
+/// still has the container.
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
     if let Some(pid) = record.process.init_pid.filter(|_| is_alive(daemon, record)) {

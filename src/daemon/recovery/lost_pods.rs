@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Restores missing records of pods whose containers have records: the pod's record was damaged and set aside, or part
-//! of the run directory was deleted before the daemon was killed. The pod is described again from its containers'
-//! bundles; no plugin is notified of it a second time.
+//! of the run directory was deleted while no daemon ran. The pod is described again from its containers' bundles; no
+//! plugin is notified of it a second time.
 
 use std::rc::Rc;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers that found no
-//! daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped (`rediscover.rs`), records of pods that are
-//! lost (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that gave containers up without a call
-//! (`lost.rs`), containers that the plain runtime made (`node_scope.rs`).
+//! daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped (`rediscover.rs`), lost records of pods
+//! (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that abandoned containers without a call
+//! (`lost.rs`), containers that the plain runtime made without nri-runc (`node_scope.rs`).
 //!
 //! This module never asks a plugin about a past event. It imports `bundle`, `lifecycle`, `shared`, `pods`, `request`,
 //! `resources`, `runtime` and `watch`.

@@ -5,7 +5,7 @@
 //! evictions include them, and plugins receive their end. No plugin receives their CreateContainer, because it is too
 //! late to adjust them; connected plugins receive PostCreateContainer.
 //!
-//! This module never changes such a container, and never blocks the loop on a file that an engine placed.
+//! This module never changes such a container, and never blocks the event loop on an engine's file.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -35,8 +35,8 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// The note in the record of each such container.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
-/// Name under which hanging calls on the state directories are counted; all directories share it,
-/// because they are on one file system.
+/// Name under which hanging calls on the state directories are counted. The directories share it,
+/// because normally they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
 /// Time that a starting daemon spends on these containers, because wrappers wait meanwhile. The
@@ -48,7 +48,7 @@ fn is_wanted(daemon: &Daemon) -> bool {
 }
 
 /// Records the plain runtime's containers before any plugin registers; without node scope, drops
-/// the records of an earlier daemon.
+/// the records that an earlier daemon made of them.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if !is_wanted(daemon) {
         leave_out(daemon).await;
@@ -77,8 +77,8 @@ pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     is_any
 }
 
-/// Follows the state directories while plugins receive these containers; returns at once if another
-/// task does.
+/// Follows the state directories as long as the scope is the node; returns at once if another task
+/// already follows them.
 pub(crate) async fn follow(daemon: Rc<Daemon>) {
     if daemon.watches.node_scope.is_followed.replace(true) {
         return;
@@ -146,7 +146,7 @@ async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
     }
 }
 
-/// A new folder whose container is not known yet.
+/// A new folder of a state directory whose container is not on record yet.
 #[derive(Default)]
 struct Arrival {
     /// The folder's number: another folder of this name may appear while an earlier one is checked.
@@ -240,8 +240,8 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
     arrivals.looks.detach_all();
 }
 
-/// Whether a container of nri-runc with this root and ID is on record; nri-runc records it before
-/// the runtime makes the folder. A record of the plain runtime's may be of an earlier container.
+/// Whether a container that nri-runc made has this root and ID: it is recorded before the runtime
+/// makes the folder. The record of a plain runtime's container may be of an earlier one.
 fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     let key = ContainerKey {
         root: root.to_string_lossy().into_owned(),
@@ -250,7 +250,7 @@ fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
-/// Checks a new folder; returns whether the check is complete.
+/// Checks a new folder; returns false if the folder must be checked again.
 async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     let Some(id) = name.to_str().map(ToOwned::to_owned) else { return true };
     let (place, path, one) = (root.to_string_lossy().into_owned(), root.to_owned(), id.clone());
@@ -334,7 +334,7 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey, was_ready: bool) {
     daemon.watch_init(&record);
 }
 
-/// Checks all state directories, for changes that no event reported.
+/// Checks all state directories, because inotify may have missed changes.
 async fn look_at_all(daemon: &Rc<Daemon>) {
     // Done first, because the record of an earlier container hides a new one with its ID.
     remove_gone(daemon, None).await;
@@ -343,7 +343,7 @@ async fn look_at_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds the plain runtime's containers that are not on record, up to the deadline `until`.
+/// Finds the plain runtime's containers that are not on record. The search ends at the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads the notes that wrappers write to a folder of the run directory.
+//! Reads the notes that wrappers write to folders of the run directory.
 
 use std::path::{Path, PathBuf};
 
@@ -55,7 +55,7 @@ pub(crate) fn notes_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Removes a temporary file of [`files::replace`] if its process is gone; no other file.
+/// Removes the file if it is a temporary one of [`files::replace`] whose process is gone.
 fn remove_leftover(path: &Path) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let pid = name.strip_prefix('.').and_then(|name| name.rsplit_once('.'));
@@ -67,8 +67,8 @@ fn remove_leftover(path: &Path) {
     }
 }
 
-/// Reads a note. Returns `None` if it is unusable (then it is set aside with a warning) or another
-/// task took it.
+/// Reads a note. Returns `None` if it is unusable (then it is renamed or removed, with a warning), or
+/// another task took it.
 ///
 /// # Errors
 /// Fails when the note cannot be read now; it stays.
@@ -90,7 +90,7 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     Ok(note.ok())
 }
 
-/// The reason shown for a container that was found without a note.
+/// The reason that `explain` shows for a container that was found without a note.
 const NO_NOTE: &str =
     "the daemon was away, and its note was not kept, as notes have a limit of number and bytes";
 

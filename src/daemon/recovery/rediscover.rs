@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers whose records are gone, because the run directory was wiped: the daemon finds those that the runtimes'
-//! state directories show. The plugins' changes and the engine's original of a patched document are lost.
+//! Finds, in the runtimes' state directories, containers whose records are gone because the run directory was wiped.
+//! The plugins' changes and the engine's original of a patched document are lost.
 //!
-//! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container counts
-//! only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
-//! (`runtime_roots`). The search ends once a daemon of this boot has stamped the run directory. No plugin is asked and
-//! no container changed.
+//! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container is
+//! recorded only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
+//! (`runtime_roots`). A starting daemon searches only if none of this boot has stamped the run directory yet. No plugin
+//! is asked and no container changed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -45,7 +45,7 @@ pub(super) enum Wanted {
     Plain,
 }
 
-/// The outcome of checking a container's state directory.
+/// The outcome of checking a container's folder in a state directory.
 pub(super) enum Look {
     Found(Box<RediscoveredContainer>),
     /// The runtime has not written its state yet.
@@ -112,7 +112,7 @@ pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
 }
 
 /// Finds containers without a record, infrastructure containers first, because they have all data for a pod's record.
-/// Also returns whether all states were known. `why` is the note in each record; `is_first`: log unknown states.
+/// Also returns whether all states were readable. `why` is the note in each record; `is_first`: log unreadable ones.
 pub(super) async fn find(
     daemon: &Rc<Daemon>,
     why: &str,
@@ -202,7 +202,7 @@ pub(super) fn roots(config: &Config) -> Result<Vec<RuntimeRoot>> {
     Ok(all)
 }
 
-/// Returns the folder's device and inode (it may have several paths, if /var/run is a link), else its path.
+/// Identifies a folder, which may have several paths (if /var/run is a link): by device and inode, else by its path.
 fn file_of(path: &Path) -> (u64, u64, PathBuf) {
     let of = |found: std::fs::Metadata| (found.dev(), found.ino(), PathBuf::new());
     std::fs::metadata(path).map_or_else(|_| (0, 0, path.to_owned()), of)
@@ -277,7 +277,7 @@ pub(super) fn is_on_record(daemon: &Daemon, folder: &ContainerFolder) -> Result<
     is_known(daemon, &folder.key.id, folder.file)
 }
 
-/// Whether the container in this folder has a record, even under another path of its root.
+/// Whether the container in this folder has a record, even one with another path of the same root.
 fn is_known(daemon: &Daemon, id: &str, file: (u64, u64)) -> Result<bool> {
     let store = daemon.records.read();
     for known in store.of_id(id) {
@@ -321,8 +321,8 @@ fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Checks a container's state directory. `is_ours`: the operator assigned it to nri-runc. `why`:
-/// the note in the container's record.
+/// Checks a container's folder. `is_ours`: the operator assigned its state directory to nri-runc.
+/// `why`: the note in the container's record.
 ///
 /// # Errors
 /// Fails when the container's state is unknown, or it cannot be described.
@@ -342,8 +342,8 @@ pub(super) async fn look_at(
         init = process.filter(|process| !pidfd::has_ended(process)).map(|_lives| pid);
     }
     if init.is_none() && (wanted == Wanted::Plain || !left.is_of_this_boot(&daemon.host)) {
-        // A container that has exited needs no record, because no plugin knows it. A state
-        // directory on a disk survives a reboot, so its process may not exist.
+        // No plugin has received a container of the plain runtime that has exited. A state directory
+        // on a disk survives a reboot, and then shows a container that no longer exists.
         return Ok(if left.pid.is_none() { Look::NotYet } else { Look::NotMeant });
     }
     let parent = init.map(|pid| crate::procfs::parent_of(&daemon.host, pid)).transpose()?.flatten();
@@ -422,8 +422,8 @@ fn call(
     call.ok_or_else(|| Error::new("its ID cannot be passed on a command line"))
 }
 
-/// The runtime of this kind: the first one that `[instance]` or `runtime` names by path, else the default runtime if
-/// it is of this kind, else the one on the PATH; if none is of this kind, the default runtime.
+/// Returns a runtime of the kind that wrote the state: the first that `[instance]` or `runtime` names by path, else the
+/// default runtime, else the one on the PATH; if none of them is of this kind, the default runtime.
 fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     let config = &daemon.config();
     let named = config.instances.values().chain(&config.runtime);
@@ -436,7 +436,7 @@ fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
     };
     let mut all =
         named.chain(usual.as_ref().ok().cloned()).chain(std::iter::once_with(of_kind).flatten());
-    // The configured program counts as present if it cannot be examined.
+    // A program that cannot be examined may exist.
     let is_meant = |path: &PathBuf| {
         RuntimeKind::of_program(path) == left.runtime && presence::exists(path).unwrap_or(true)
     };

@@ -72,7 +72,8 @@ pub(crate) struct ConnectedPlugin {
     requests_ended: Notify,
     /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
-    /// The pods and containers that the plugin knows.
+    /// The pods and containers that the plugin knows: those of its Synchronize, and those that began
+    /// later and are not hidden from it, until their removal.
     known: RefCell<HashSet<Subject>>,
 }
 
@@ -129,7 +130,7 @@ impl ConnectedPlugin {
         self.chained.launched
     }
 
-    /// Whether the plugin's last request timed out.
+    /// Whether the plugin's last request timed out (a strike).
     pub(crate) fn has_strikes(&self) -> bool {
         self.chained.has_strikes()
     }
@@ -159,12 +160,12 @@ impl ConnectedPlugin {
         }
     }
 
-    /// Whether the plugin replaces another connection of its identity, or was about to (D41).
+    /// Whether a connection of the same identity existed when this plugin registered (D41).
     pub(crate) fn is_successor(&self) -> bool {
         self.replaces.is_some()
     }
 
-    /// Returns the PID of the connection that the plugin replaces.
+    /// Returns the PID of the connection that the plugin replaces, if the kernel shows one.
     pub(super) fn replaced_pid(&self) -> Option<i32> {
         self.replaces.flatten()
     }
@@ -291,8 +292,8 @@ impl ConnectedPlugin {
         self.backlog.borrow_mut().truncate(length);
     }
 
-    /// Sends the queued events until none is left. Before any other task runs, the caller marks the
-    /// plugin synchronized.
+    /// Sends the queued events until none is left. The caller must mark the plugin synchronized before
+    /// any other task runs.
     pub(crate) async fn catch_up(&self) {
         loop {
             let next = self.backlog.borrow_mut().pop();
@@ -339,7 +340,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Adds an event. If the events are too many or too long, drops all of them and keeps the reason.
+    /// Adds an event. If the events are too many or too long, drops all of them and fails with the reason.
     fn push(&mut self, next: Notification) -> Result<(), String> {
         let size = usize::try_from(next.size()).unwrap_or(usize::MAX);
         let (count, bytes) = (self.events.len(), self.bytes.saturating_add(size));
@@ -378,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns an event whose request has `bytes` bytes, and four more.
+    /// Returns an event whose request has a few more bytes than `bytes`.
     fn event(bytes: usize) -> Notification {
         let pod = api::PodSandbox { id: "p".repeat(bytes), ..Default::default() };
         Notification::new(Event::RunPodSandbox, pod, None)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the plugins that subscribed to the extension's events, and how they handle each `exec`. It sends nothing.
+//! Finds the plugins that subscribed to events of nri-runc's extension of NRI, and how they handle each `exec`. It
+//! sends nothing.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +20,7 @@ use super::subscribers::Subscribers;
 pub(crate) struct PluginExecs {
     /// At least one plugin must be asked.
     pub(crate) asks: bool,
-    /// At least one plugin is required: without it, execs are refused.
+    /// At least one plugin protects execs: without it, they are refused.
     pub(crate) protects: bool,
     /// At least one plugin is notified.
     pub(crate) notes: bool,
@@ -35,7 +36,7 @@ pub(crate) struct FormerExecs {
 }
 
 impl FormerExecs {
-    /// Records that plugins that protected execs are disconnected, and may return within this time.
+    /// Records that plugins that protected execs are disconnected, but may return within this time.
     pub(crate) fn expect(&self, within: Duration) {
         self.expected.set(Instant::now().checked_add(within));
     }
@@ -63,7 +64,7 @@ impl Registry {
         connected.iter().filter(takes).collect()
     }
 
-    /// Returns how the synchronized plugins together handle each exec.
+    /// Returns how the synchronized plugins, and those that may still return, together handle execs.
     pub(crate) fn exec_interest(&self) -> PluginExecs {
         let is_expected = self.returning.execs.are_expected();
         let mut wanted = PluginExecs { asks: is_expected, protects: is_expected, notes: false };

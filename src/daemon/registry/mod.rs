@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Keeps the registered plugins (`chain/members.rs` keeps their order), and decides which receive an event, by the pods
-//! and containers that each knows. `chain` sends the requests.
+//! and containers that each knows (`ConnectedPlugin::known`). `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
 //! No event waits for a plugin that is still being synchronized: events are queued for it and sent
@@ -64,8 +64,9 @@ impl ChainObserver for Skips {
 /// All registered plugins, in the order in which they are asked.
 pub(crate) struct Registry {
     connected: Members<ConnectedPlugin>,
-    /// Replaced plugins that still have requests to answer.
+    /// Replaced plugins that are still connected, because they have requests to answer.
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
+    /// Number of plugins registered so far.
     arrivals: Cell<u64>,
     /// Time for which creates wait for the successor of a disconnected plugin.
     successor_wait: Cell<Duration>,
@@ -118,7 +119,7 @@ impl Registry {
         Rc::clone(&self.builtin.borrow())
     }
 
-    /// Applies a configuration to the default validator, the rules and every connected plugin.
+    /// Applies a configuration to the registry and every connected plugin.
     pub(crate) fn apply(&self, config: &Config) {
         self.successor_wait.set(config.registration_timeout);
         let _looked_at_again = self.pre_installed.look(config);
@@ -165,7 +166,7 @@ impl Registry {
         self.connected.synchronized()
     }
 
-    /// Returns every connection that is shut down when the daemon ends.
+    /// Returns all connections, including those of replaced plugins.
     pub(crate) fn all_connections(&self) -> Vec<Rc<ConnectedPlugin>> {
         let mut all = self.connected();
         all.extend(self.replaced.borrow().iter().cloned());
@@ -205,7 +206,7 @@ impl Registry {
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Returns missing plugins that were connected before this daemon, or that the operator names.
+    /// Returns the expected plugins that are missing; none while creates still wait for them.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
@@ -256,7 +257,7 @@ impl Registry {
     /// Returns the output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
-    /// Fails with one line if no launched plugin is meant.
+    /// Fails with one line unless `wanted` names exactly one launched plugin.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
         let connected = self.connected.borrow();
         let ids: Vec<&str> = connected.iter().map(|plugin| plugin.id()).collect();
@@ -296,8 +297,8 @@ impl Registry {
         self.arrivals.get()
     }
 
-    /// Adds a plugin that has caught up to the chain, in place of all earlier connections of its
-    /// identity. Returns these; they receive no further request or event.
+    /// Adds to the chain a plugin that has received its queued events, in place of all earlier
+    /// connections of its identity. Returns these; they receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let old = self.connected.replace(|other| is_predecessor(other, plugin), plugin);
@@ -359,7 +360,7 @@ impl Registry {
     }
 
     /// Makes plugins that had not received a failed RunPodSandbox or CreateContainer yet forget its
-    /// subject: they must not receive its rollback.
+    /// subject: they must not receive the events of the rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -373,8 +374,8 @@ impl Registry {
         }
     }
 
-    /// Makes plugins that were too busy for this start event forget its subject, so that they
-    /// receive no later events about it.
+    /// Makes subscribers that were too busy to receive this start event forget its subject, so that
+    /// they receive no later events about it.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -432,7 +433,7 @@ impl Registry {
     }
 
     /// Notifies every subscriber in turn of a past event, regardless of replies. Returns the
-    /// updates of other containers that the plugins request.
+    /// updates of other containers that plugins request in reply to StopContainer.
     pub(crate) async fn notify_all(
         &self,
         notification: &Notification,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides whether the process that connected as a plugin may be that plugin: by its user (D11), by its
-//! origin (`[plugin.NAME] from`, D44), and unless a plugin file has the name (D55). The facts are kept with
-//! the plugin, because a reload may change the result. Other modules collect the facts.
+//! origin (`[plugin.NAME] from`, D44), and by whether a plugin file has the name (D55). The facts are stored
+//! with the plugin, because a reload may change the result. Other modules collect the facts.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ use super::pre_installed::PreInstalled;
 pub(crate) struct PluginPeer {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// `None` if no descriptor holds the process.
+    /// A descriptor of the process; `None` if it could not be opened.
     pub(crate) process: Option<OwnedFd>,
     pub(crate) facts: PeerFacts,
 }
@@ -31,7 +31,7 @@ pub(crate) struct PeerFacts {
     pub(crate) program: String,
     /// Whether the process is in the daemon's user and PID namespaces.
     pub(crate) is_on_host: bool,
-    /// Whether its program is this host's file at that path; `None` until an `exe:` rule needs it.
+    /// Whether its program is this host's file at that path; `None` until an `exe:` pattern needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
     /// Whether the process runs in a container that nri-runc knows.
     pub(crate) is_contained: bool,
@@ -119,7 +119,7 @@ impl PeerFacts {
         self.is_on_host && !self.is_contained && glob::matches_path(pattern, &self.program)
     }
 
-    /// Whether a plugin's section needs the process's file, which was not examined yet.
+    /// Whether an `exe:` pattern of a plugin's section matches and the program's file was not examined yet.
     pub(crate) fn needs_file(&self, config: &Config) -> bool {
         let mut origins =
             config.plugins.values().filter_map(|section| section.from.as_ref()).flatten();

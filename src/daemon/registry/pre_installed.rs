@@ -35,7 +35,7 @@ impl PreInstalled {
     /// Reads the folder of this configuration.
     ///
     /// # Errors
-    /// Fails when the folder is unreadable. Its known files still count then.
+    /// Fails when the folder is unreadable. Files that were read from it earlier stay known.
     pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
         let found = plugin::identities(&config.plugin_path);
         let mut known = self.0.borrow_mut();
@@ -63,8 +63,8 @@ impl PreInstalled {
             let known = self.0.borrow();
             known.owned.as_ref().is_some_and(|owned| owned.iter().any(|id| bare_name(id) == name))
         };
-        // A requirement `NN-name` includes the index, although another plugin's bare name may look
-        // like that.
+        // A requirement of the form `NN-name` includes the index, although a bare name may have this
+        // form too.
         let is_bare = bare_name(name) == name;
         id == name || is_bare && bare_name(id) == name && (self.owns(id) || !is_a_files_name())
     }

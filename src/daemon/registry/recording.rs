@@ -23,12 +23,12 @@ use super::connected::ConnectedPlugin;
 #[derive(Default)]
 pub(crate) struct Recorders {
     listeners: RefCell<Vec<Listener>>,
-    /// Numbers the requests of all recordings.
+    /// The number of the last recorded request, counted over all recordings.
     count: Cell<u64>,
 }
 
 impl Recorders {
-    /// Starts a recording of every request from now on, until its receiver is dropped.
+    /// Starts a recording of every request from now on, until its receiver is dropped or too slow.
     pub(crate) fn listen(&self) -> Recording {
         let (sender, lines) = channel(limits::RECORDING_BACKLOG);
         let queued = Rc::new(Cell::new(0));
@@ -41,7 +41,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// Records an event, unless its request has more members than pod and container.
+    /// Records an event, except UpdateContainer, whose request `verbs/update.rs` records.
     pub(crate) fn record_notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;
@@ -58,7 +58,7 @@ impl Recorders {
             };
             return self.record_request(event.name(), &request, Some(origin));
         }
-        // Every other request begins with these two members as well.
+        // The request of every other event begins with the same two members.
         let request = api::StateChangeEvent {
             pod: pod.into(),
             container: container.into(),

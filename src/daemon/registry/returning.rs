@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the plugins for which creates wait after a daemon start (D14), and waits for them. `connections` decides
-//! which plugins these are.
+//! Keeps the plugins for which creates wait, after a daemon start (D14) or a disconnection (D41), and waits for them.
+//! `connections` decides which plugins are expected after a start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,8 @@ pub(crate) struct ExpectedPlugin {
 }
 
 impl ExpectedPlugin {
-    /// Expects a previously connected plugin. If `process` is known, its exit ends the wait,
-    /// because nothing would restart it.
+    /// Expects a previously connected plugin. If nothing would restart the plugin, `process` is its
+    /// process, whose exit ends the wait.
     pub(crate) fn again(process: Option<OwnedFd>) -> Self {
         Self { process, is_successor: false }
     }
@@ -42,7 +42,7 @@ impl ExpectedPlugin {
 /// The plugins for which creates wait, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
-    /// Plugins for execs that were connected before this program started.
+    /// Plugins that handled execs and were connected before this program started.
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
@@ -54,7 +54,7 @@ pub(crate) struct ReturningPlugins {
 }
 
 impl ReturningPlugins {
-    /// Makes creates wait for these plugins from now on, up to `at_most`.
+    /// Makes creates wait for these plugins, and no others, from now on, up to `at_most`.
     pub(crate) fn expect_all(&self, expected: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if !expected.is_empty() {
             self.until.set(Some(Instant::now() + at_most));
@@ -67,7 +67,7 @@ impl ReturningPlugins {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }
 
-    /// Makes creates wait for these plugins as well.
+    /// Makes creates wait for these plugins too, and sets the deadline of all anew.
     pub(crate) fn expect_more(&self, more: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if more.is_empty() {
             return;
@@ -113,13 +113,13 @@ impl ReturningPlugins {
         self.until.set(None);
     }
 
-    /// Notes that a plugin was synchronized.
+    /// Records that a plugin was synchronized.
     pub(crate) fn note_arrival(&self) {
         self.awaited.borrow_mut().clear();
         self.arrived.notify_waiters();
     }
 
-    /// Completes when the next plugin is synchronized, counted from this call.
+    /// Completes when a plugin is synchronized after this call, or is no longer expected.
     pub(crate) fn arrival(&self) -> Notified<'_> {
         self.arrived.notified()
     }
@@ -150,7 +150,7 @@ impl ReturningPlugins {
                 let seconds = (until - now).as_secs_f32();
                 info!("requests wait up to {seconds:.1} s for {}", late.join(", "));
             }
-            // The wait for a plugin ends when its process exits.
+            // Repeated at intervals, because the exit of an expected process also ends the wait.
             let _either = tokio::time::timeout_at(until.min(now + EXIT_CHECK), arrived).await;
         };
         if self.until.get() == Some(until) {
@@ -167,7 +167,7 @@ impl ReturningPlugins {
         late
     }
 
-    /// Plugins that were expected and did not return in time.
+    /// Returns expected plugins that did not return in time; none while creates still wait.
     pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
         if is_waiting { Vec::new() } else { self.late(is_present) }

@@ -22,7 +22,7 @@ use crate::daemon::registry::times;
 use crate::error::Error;
 use crate::text::rfc3339_nanos;
 
-/// How long disconnected plugins are shown.
+/// Time for which a disconnected plugin is shown, unless it was disconnected for time-outs.
 const SHOWN: Duration = Duration::from_secs(3600);
 
 /// Plugins before their registration and after their disconnection, and the launched plugins.
@@ -79,7 +79,7 @@ impl LaunchRecord {
         self.start_failure.replace(failure);
     }
 
-    /// Returns the reason why the current run is of an older program or configuration than its files, if it is.
+    /// Returns why the current run is of an older program or configuration than its files; `None` if it is not.
     fn outdated(&self) -> Option<String> {
         if !self.is_outdated.get() {
             return None;
@@ -160,8 +160,8 @@ impl Roster {
         plugin
     }
 
-    /// Whether a connection has registered as `id` and is being configured; if the name belongs to
-    /// a file, only a launched plugin counts.
+    /// Whether a connection has registered as `id` and is being configured. `is_a_files`: the name
+    /// belongs to a file, so that only a launched plugin may have it.
     pub(super) fn is_configuring(&self, id: &str, is_a_files: bool) -> bool {
         let unregistered = self.unregistered.borrow();
         let mut unregistered = unregistered.iter().filter_map(Weak::upgrade);
@@ -245,8 +245,8 @@ impl Roster {
         !is_known
     }
 
-    /// Makes space for one more refused connection. Refused connections never displace the row of a
-    /// plugin that was connected.
+    /// Makes space for one more refused connection, so that a peer that changes its name each time
+    /// displaces few rows of plugins that were connected.
     fn drop_refused(&self) {
         let mut departed = self.departed.borrow_mut();
         let is_refused = |(_, row): &(Instant, PluginRow)| row.refused;
@@ -311,7 +311,7 @@ impl Roster {
         self.cut.notify_waiters();
     }
 
-    /// Completes when connections in their handshake must end, counted from this call.
+    /// Completes at the next [`cut_unregistered`](Self::cut_unregistered) after this call.
     pub(crate) fn cut(&self) -> Notified<'_> {
         self.cut.notified()
     }
@@ -369,7 +369,7 @@ fn is_named(id: &str, name: &str) -> bool {
     id.split_once('-').is_some_and(|(_, rest)| rest == name)
 }
 
-/// Returns the row of a plugin with no further data.
+/// Returns a row without further data.
 fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> PluginRow {
     let (index, name) = (index.to_owned(), name.to_owned());
     PluginRow { index, name, state, launched, ..PluginRow::default() }

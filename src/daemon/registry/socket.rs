@@ -85,7 +85,7 @@ impl PluginSocket {
         }
     }
 
-    /// Removes the socket file, if it still exists, when the daemon ends.
+    /// Removes the socket file of this daemon, if it still exists.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the takeovers of each plugin's place within the last minute, and the pods whose process
-//! was replaced (D41). They distinguish an upgrade from two plugins that repeatedly replace each
+//! Keeps the takeovers of each plugin identity within the last minute, and the pods whose process
+//! was replaced (D41). They distinguish an upgrade from two processes that repeatedly replace each
 //! other. This module only stores them; `connections` refuses newcomers.
 
 use std::cell::RefCell;
@@ -13,12 +13,12 @@ use super::connected::ConnectedPlugin;
 
 use crate::limits;
 
-/// Takeovers of one place within [`WINDOW`] after which the next newcomer is refused, because two
+/// Takeovers of one identity within [`WINDOW`] after which the next newcomer is refused, because two
 /// processes replace each other.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
-/// The recent takeovers of one plugin's place.
+/// The recent takeovers of one identity.
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
@@ -33,7 +33,7 @@ struct History {
 pub(crate) struct Takeovers(RefCell<BTreeMap<String, History>>);
 
 impl Takeovers {
-    /// Notes a takeover of the place of `id` from a process in the pod `displaced`.
+    /// Records a takeover of the identity `id`; `displaced` is the pod of the replaced process.
     pub(crate) fn note(&self, id: &str, displaced: Option<String>, now: Instant) {
         let mut places = self.0.borrow_mut();
         drop_over(&mut places, now);
@@ -48,7 +48,7 @@ impl Takeovers {
         }
     }
 
-    /// Whether the place of `id` was taken over [`MOST`] times recently, so that two processes must
+    /// Whether the identity `id` was taken over [`MOST`] times recently, so that two processes must
     /// be replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
@@ -70,7 +70,8 @@ impl Takeovers {
         is_news
     }
 
-    /// Whether a process of this pod was replaced, and the identity has been connected ever since.
+    /// Whether a process of this pod was replaced, and since then other processes have always had
+    /// the identity `id`.
     pub(crate) fn has_displaced(&self, id: &str, pod: &str) -> bool {
         let places = self.0.borrow();
         places.get(id).is_some_and(|history| history.displaced.iter().any(|lost| lost == pod))
@@ -106,8 +107,8 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
             !history.at.is_empty() || is_logged
         });
     }
-    // Every identity left has a takeover in the last minute. With so many, none of them has two
-    // processes that compete, so dropping one is harmless.
+    // Each remaining identity had a takeover or a logged refusal in the last minute. With so many
+    // identities, two processes hardly compete for the one that is dropped.
     if places.len() >= limits::TAKEOVER_PLACES {
         places.pop_first();
     }

@@ -7,7 +7,7 @@ use crate::answers::{AnswerRow, SynchronizeRow, TimeLimits};
 use crate::plugin::Plugin;
 
 /// Returns the time limits of the plugin's requests. Without `sync_timeout`, each request of a Synchronize
-/// has the limit of any other.
+/// has the same limit as other requests.
 pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     TimeLimits {
         request_ms: millis(plugin.timeout()),
@@ -27,7 +27,7 @@ pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     })
 }
 
-/// Progress of a plugin's Synchronize.
+/// Returns the progress of a plugin's Synchronize, if one is in progress.
 pub(super) fn synchronizing(plugin: &Plugin) -> Option<SynchronizeRow> {
     let progress = plugin.sync_progress()?;
     Some(SynchronizeRow {

@@ -3,8 +3,8 @@
 //! belong to the container alone, else through the runtime's `update`, which then receives the
 //! complete resources.
 //!
-//! The record has the values before the next writer starts; values that a failed runtime wrote are undone. Each
-//! `update` of the engine includes them, which corrects the runtime's state. No plugin is asked.
+//! The new values are on record before the next writer starts; values that a failed runtime wrote are reverted. Each
+//! later `update` of the engine includes the recorded values, which corrects the runtime's state. No plugin is asked.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -73,7 +73,7 @@ pub(crate) fn check(
     Ok(CheckedUpdate { incarnation: record.incarnation, route })
 }
 
-/// Applies an update, or changes nothing. `found` is the result of an earlier [`check`].
+/// Applies an update, or reverts it as far as possible. `found` is the result of an earlier [`check`].
 pub(crate) async fn apply(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -148,8 +148,8 @@ impl ResourceUpdate<'_> {
         }
     }
 
-    /// Makes the runtime apply the update; values that the runtime would not apply are written
-    /// directly to a systemd `scope`.
+    /// Makes the runtime apply the update; values that the runtime would ignore are written directly
+    /// to `scope`, the container's cgroups.
     async fn apply_through_runtime(self, scope: Option<&Cgroups>) -> Result<()> {
         let Self { daemon, record, requested } = self;
         let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
@@ -299,7 +299,7 @@ pub(super) fn plan(
     cgroup::plan(cgroups.layout(), part, around, cgroups)
 }
 
-/// Carries out the writes, on another thread if the tenant's memory may make the kernel slow (D53).
+/// Carries out the writes, on another thread if one may make the kernel reclaim or move much memory (D53).
 async fn carry_out(cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<AppliedWrite>, WriteError> {
     if !writes.iter().any(Write::may_take_long) {
         return cgroup::carry_out(cgroups, &writes);
@@ -313,7 +313,7 @@ async fn carry_out(cgroups: &Cgroups, writes: Vec<Write>) -> Result<Vec<AppliedW
 }
 
 /// Reverts the part that the runtime wrote before it failed: runtimes write one file after the
-/// other, and tell systemd first. Adds to the error the values that could not be restored.
+/// other, and call systemd first. Adds to the error the values that could not be restored.
 async fn put_back(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -342,7 +342,7 @@ async fn put_back(
     }
 }
 
-/// Runs the runtime's `update` with the complete resources, so that none is reset.
+/// Runs the runtime's `update` with these resources, without the device rules unless `with_devices`.
 pub(super) async fn run_update(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -365,13 +365,13 @@ pub(super) async fn run_update(
     })
 }
 
-/// After the runtime's `update`: restores the plugins' values that the runtime does not apply, or
-/// has reset to the values of the creation.
+/// Restores, after the runtime's `update`, the plugins' values that it does not apply, or has reset
+/// to the values of the creation.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The other values are those with which the runtime made the container.
+        // The daemon cannot change the other ignored values: they are still those of the creation.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),
@@ -392,7 +392,7 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
-    // Omits the engine's recorded values, because the update that bypassed the daemon is newer.
+    // Omits the engine's recorded values, because an update that bypassed the daemon may be newer.
     run_update(daemon, &record, record.resources.overlay.clone(), false).await?;
     match route(daemon, &record)? {
         Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
@@ -400,8 +400,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Restores the plugins' values after an update that failed halfway; the returned task ends when
-/// they are written.
+/// Restores the plugins' values, if there are any, after an update that failed halfway; the returned
+/// task ends when they are written.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -443,7 +443,7 @@ fn rewrite_beside(daemon: &Daemon, record: &Container, scope: Option<&Cgroups>) 
     rewrite_in(daemon, record, scope, &beside)
 }
 
-/// Writes the values of `part` again; the kernel accepts all of them quickly.
+/// Writes the values of `part` again, on the event loop: none of them makes the kernel slow.
 fn rewrite_in(daemon: &Daemon, record: &Container, cgroups: &Cgroups, part: &Block) -> Result<()> {
     let writes = rewrites(daemon, record, cgroups, (part, None))?;
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)

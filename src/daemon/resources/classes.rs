@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Applies block I/O and RDT classes to running containers: the values of a class, and the move into another RDT
-//! group, which no runtime offers.
+//! Applies block I/O and RDT classes to running containers: sets the values of a class, and moves a container into
+//! another RDT group, which no runtime offers.
 //!
 //! The container's message keeps the name of a class that a plugin set, so that the move can be repeated. This module
 //! never creates a group, and asks no plugin. It removes a group that the runtime made for a container whose creation
@@ -66,7 +66,8 @@ pub(crate) fn check(daemon: &Daemon, record: &Container, class: Option<&str>) ->
     class.map_or(Ok(()), |_| cgroups(daemon, record).map(|_| ()))
 }
 
-/// Moves the container into the group of a class; the empty class is the default group. A failed move is reverted.
+/// Moves the container into the group of `class`, if set; the empty class is the default group. A failed move is
+/// reverted.
 pub(crate) fn enter(
     daemon: &Daemon,
     record: &Container,
@@ -100,14 +101,14 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Returns the group that the runtime will create, because a plugin set it and it does not exist yet.
+/// Returns the group that the runtime will create: a plugin set it, and it does not exist yet.
 pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
     let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
     let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);
     (!named.is_empty() && is_new).then(|| named.to_owned())
 }
 
-/// Removes the group that the runtime made for a container that it then refused, unless another
+/// Removes the group that the runtime made for a container whose creation failed, unless another
 /// container's creation needs the group.
 pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     let Some(made) = &record.outcome.makes_group else { return };
@@ -142,7 +143,7 @@ pub(crate) fn change(
     })
 }
 
-/// Returns the container's cgroups, if no other process is in them.
+/// Returns the container's own cgroups.
 fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     let mut found = None;
     if route::has_known_cgroups(record) {

@@ -3,8 +3,8 @@
 //! process wrote the cgroup files or the init process changed its limits. The daemon checks on an operator's
 //! request, and periodically if configured.
 //!
-//! No plugin is asked, nothing is read on the loop, and a file that cannot be read or compared is reported but never
-//! counts as a difference. Updates of a container wait only while a difference is confirmed.
+//! No plugin is asked, and the containers' files are read off the event loop. A file that cannot be read or compared is
+//! reported, but not as a difference. Updates of a container wait only while a difference is confirmed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -88,7 +88,7 @@ pub(crate) struct Drifts {
     compared: usize,
     /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// The place where the resources are written, if one container was checked.
+    /// The cgroups of the container, if exactly one was checked.
     pub(super) place: Option<ResourcePlace>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct ResourcePlace {
     pub(super) is_direct: bool,
 }
 
-/// Compares the containers' values (all of the node's if `keys` is empty), and restores those that `put_backs` selects.
+/// Compares the values of the containers `keys` (`None`: all), and restores those that `put_backs` selects.
 pub(crate) async fn look(
     daemon: &Rc<Daemon>,
     keys: Option<Vec<ContainerKey>>,
@@ -163,7 +163,7 @@ pub(crate) async fn look(
     all
 }
 
-/// Checks at the configured interval. Never ends.
+/// Checks all containers at the configured interval. Never ends.
 pub(crate) async fn look_out(daemon: Rc<Daemon>) {
     let (mut put_backs, mut known) = (PutBacks::default(), HashSet::new());
     loop {
@@ -217,7 +217,7 @@ async fn look_at(
     };
     let Some(record) = comparable() else { return Ok(Drifts::default()) };
     let found = compare(daemon, &record).await?;
-    // The engine updates a plain runtime's container without nri-runc, so the value may be the engine's.
+    // The engine updates a container made without nri-runc directly, so the value may be the engine's.
     if let Some(put_backs) = put_backs.filter(|_| !record.by_plain_runtime) {
         put_backs.put_back(daemon, &record, &found).await;
     }
@@ -252,7 +252,7 @@ struct Comparison {
     host: Host,
     key: ContainerKey,
     process: InitOf,
-    /// `None` on a host without cgroups, or if the runtime's cgroups are unknown.
+    /// `None` if it is unknown into which cgroups the runtime puts containers.
     mounts: Option<Mounts>,
     ours: Option<Cgroups>,
     by_systemd: bool,
@@ -291,7 +291,7 @@ impl Comparison {
         })
     }
 
-    /// Finds the container's cgroups; `None` if it shares them with other processes.
+    /// Finds the container's cgroups; `None` if they are unknown, or the container has none of its own.
     fn find(&self) -> Result<Option<ResourcePlace>> {
         let Some(mounts) = &self.mounts else { return Ok(None) };
         let (paths, by_systemd) =
@@ -307,7 +307,7 @@ impl Comparison {
         let mut found = Drifts::default();
         self.compare_resources(place.as_ref().map(|place| &place.cgroups), &mut found);
         self.compare_process(&mut found);
-        // Checked last: if the process still exists, the values that were read belong to it.
+        // Checked last: if the process still exists, the values that were read are its own.
         if self.process.exists(&self.host).is_err() {
             return Drifts::default();
         }
@@ -334,7 +334,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the values of one member that differ from its files.
+    /// Adds the values of one resource that differ from those in its files.
     fn compare_member(
         &self,
         member: &OwnedMember,
@@ -364,7 +364,7 @@ impl Comparison {
         cgroup::plan(cgroups.layout(), part, around, cgroups).map_err(|unfit| unfit.to_string())
     }
 
-    /// Adds the limits and the OOM adjustment that differ from the init process's.
+    /// Adds the limits and the OOM adjustment that the init process no longer has.
     fn compare_process(&self, found: &mut Drifts) {
         let pid = self.process.pid;
         for value in self.values.iter().filter(|value| !value.plugin.is_null()) {
@@ -471,7 +471,7 @@ mod tests {
             place
         }
 
-        /// Returns the container's CPUs, on both kinds of cgroups.
+        /// Returns a host with cgroup v1 and one with cgroup v2.
         fn each() -> [Self; 2] {
             let v1 = Self::new(V1, "2:cpuset:/k/c\n", "/sys/fs/cgroup/cpuset/k/c");
             [v1, Self::new(V2, "0::/k/c\n", "/sys/fs/cgroup/k/c")]

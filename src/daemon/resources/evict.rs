@@ -101,7 +101,7 @@ async fn evict_one(
     let by = change.plugin.clone();
     daemon.change(key, |record| record.outcome.changes.push(change));
     if let Err(error) = daemon.host.point(Point::DaemonEvict) {
-        // No signal was sent, so a later request must not count as a second one.
+        // No signal was sent, so a later request must not be ignored as a repetition.
         daemon
             .change(key, |record| record.outcome.changes.retain(|change| change.event != EVICTION));
         return Err(error.to_string());
@@ -110,7 +110,7 @@ async fn evict_one(
     end(daemon, record).await
 }
 
-/// Sends the first signal, and later the last one.
+/// Sends the configured signal, and SIGKILL after the grace period.
 async fn end(daemon: &Rc<Daemon>, record: Rc<Container>) -> Result<(), String> {
     let signal = daemon.config().eviction_signal.clone();
     let sent = command::run(&record, &["kill", &record.key.id, &signal], b"").await;
@@ -145,7 +145,7 @@ fn insist(daemon: &Rc<Daemon>, record: Rc<Container>) {
     });
 }
 
-/// Returns the first of the plugins that may evict this container.
+/// Returns the first of these plugins that may evict the container; fails with the reason if none may.
 fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
     for asker in askers {

@@ -17,7 +17,7 @@ use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
 use crate::daemon::shared::Daemon;
 
-/// The field that systemd manages in a scope: device rules.
+/// The field that systemd manages in a scope although a runtime's `update` ignores it: device rules.
 const SYSTEMDS: &str = "devices";
 
 /// Fails unless the runtime's `update` applies all of `part`.
@@ -26,7 +26,7 @@ pub(super) fn takes(record: &Container, part: &Block) -> Result<()> {
     if ignored.is_empty() {
         return Ok(());
     }
-    // An empty list lifts limits, so it changes nothing if the container has no such limits.
+    // An empty list removes limits, so it changes nothing if the container has no such limits.
     let none = Value::Array(Vec::new());
     let now = in_force(record);
     ignored.retain(|field| {
@@ -72,7 +72,7 @@ pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Bl
     }
 }
 
-/// An update of a container that the runtime writes, split in two.
+/// An update that goes through the runtime, split in two.
 pub(super) struct SplitUpdate {
     /// The part that the daemon writes directly.
     pub(super) direct: Block,
@@ -80,7 +80,8 @@ pub(super) struct SplitUpdate {
     pub(super) rest: Block,
 }
 
-/// Splits an update; `scope` are the container's cgroups, if systemd manages them.
+/// Splits an update; `scope`: the container's own cgroups, normally a systemd scope. Without them, the
+/// runtime receives everything.
 pub(super) fn split(record: &Container, part: &Block, scope: Option<&Cgroups>) -> SplitUpdate {
     let mut direct = if scope.is_some() { ignored(record, part) } else { Block::new() };
     direct.remove(SYSTEMDS);

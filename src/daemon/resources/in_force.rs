@@ -14,14 +14,14 @@ pub(crate) fn in_force(record: &Container) -> Block {
     resources
 }
 
-/// Returns the resources that the runtime receives together with a plugin's update. For a plain runtime's container,
-/// only plugins' values: the engine's later values are unknown and must not be reverted.
+/// Returns the resources that the runtime receives together with a plugin's update. For a container made without
+/// nri-runc, these are only plugins' values: the engine's later values are unknown and must not be reverted.
 pub(super) fn known_for_sure(record: &Container) -> Block {
     if record.by_plain_runtime { record.resources.overlay.clone() } else { in_force(record) }
 }
 
-/// Returns the resources that revert `part`, and the members of `part` that no value can restore. For a plain runtime's
-/// container the engine's later values are unknown, so only plugins' values are restored.
+/// Returns the resources that revert `part`, and the members of `part` that no value can restore. For a container made
+/// without nri-runc, the engine's later values are unknown, so only plugins' values are restored.
 pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     if !record.by_plain_runtime {
         return owned::undone(part, &in_force(record));
@@ -34,8 +34,8 @@ pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     (owned::keep_owned(&record.resources.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
-/// Adds changes for `explain`. A plugin that sets the same field repeatedly has one line: the first value before, and
-/// the current value.
+/// Adds changes for `explain`. If a plugin sets the same field repeatedly, one line has the value before the first
+/// change, and the current value.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     for change in changes {
         let same = |known: &&mut Change| {
@@ -49,7 +49,7 @@ pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     }
 }
 
-/// Returns the first ones of many changes, and a note with the number of the others.
+/// Returns the first `limits::CHANGES` changes, and a note with the number of the others, if any.
 pub(crate) fn listed(mut changes: Vec<Change>) -> (Vec<Change>, Option<Skipped>) {
     let more = changes.len().saturating_sub(limits::CHANGES);
     changes.truncate(limits::CHANGES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups that
-//! the runtime made for the containers on record. Claims of the process, and names of cgroups that
-//! it made, do not count.
+//! Finds the pod in which a process runs: by its cgroup, as the kernel reports it, and the cgroups
+//! that the runtimes made for the containers on record. Claims by the process, and names of cgroups
+//! that it made itself, are ignored.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -71,13 +71,13 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
     Ok(text.filter(|_| is_same))
 }
 
-/// Finds a process's container by its `/proc/PID/cgroup`, among these IDs and cgroup paths. The outermost match counts,
-/// because a process in a container can make child cgroups of any name. A cgroup with a container's name counts only if
-/// that container's init process is in or below it, because other processes may make cgroups too. On cgroup v1 the
-/// hierarchies must agree: if a process was moved in only one, its container is unknown.
+/// Finds a process's container by its `/proc/PID/cgroup`, among these IDs and cgroup paths. Of several matches the
+/// outermost is right, because a process in a container can make child cgroups of any name. A cgroup with a container's
+/// name matches only if the container's init process is in or below it, because other processes may make cgroups too.
+/// On cgroup v1 the hierarchies must agree: if a process was moved in only one, its container is unknown.
 ///
 /// # Errors
-/// Fails when a cgroup has the name of a container whose init process is unknown, or when two hierarchies name
+/// Fails when the only matching name is that of a container whose init process is unknown, or when two hierarchies name
 /// different containers.
 fn outermost(
     text: &str,
@@ -125,7 +125,7 @@ fn is_at_or_below(text: &str, hierarchy: &str, cgroup: &str) -> bool {
 }
 
 /// Whether a cgroup is the container's: it has `path`, or `PREFIX-NAME.scope` for
-/// `SLICE:PREFIX:NAME`, or, if the container has no path, the container's ID as its name.
+/// `SLICE:PREFIX:NAME`, or, if the container has no path, the name `ID` or `ANYTHING-ID.scope`.
 fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     let is_last = |name: &str| {
         cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))
@@ -141,7 +141,7 @@ fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the container of a process; `inits` has the line of the cgroup of each init process.
+    /// Returns the container of a process; `inits` has `/proc/PID/cgroup` of each init process.
     fn found(text: &str, all: &[(&str, &str)], inits: &[&str]) -> Option<usize> {
         outermost(text, all, |at| inits.get(at).map(|text| (*text).to_owned())).unwrap()
     }

@@ -30,7 +30,7 @@ use crate::daemon::shared::few_lines::FewOf;
 /// The event in `explain` and in the audit log.
 const EVENT: &str = "drift";
 
-/// The periods over which writes are counted: all of the node, and those of one container.
+/// The periods over which writes are counted: of all containers, and of one container.
 const ON_NODE: Duration = Duration::from_secs(60);
 const OF_CONTAINER: Duration = Duration::from_secs(60 * 60);
 
@@ -53,7 +53,7 @@ impl PutBacks {
         });
     }
 
-    /// Counts a write to this container; false if there were too many.
+    /// Counts a write to this container and returns true, unless there were too many.
     fn admit(&mut self, key: &ContainerKey) -> bool {
         let now = Instant::now();
         let is_recent = |at: &&Instant| now.duration_since(**at) < ON_NODE;
@@ -66,7 +66,7 @@ impl PutBacks {
         is_admitted
     }
 
-    /// Restores the selected values; the caller holds the turn to write.
+    /// Restores the drifted values whose fields are configured; the caller holds the turn to write.
     pub(super) async fn put_back(
         &mut self,
         daemon: &Rc<Daemon>,
@@ -107,8 +107,8 @@ impl PutBacks {
     }
 }
 
-/// Writes the values to the files if the daemon may do that, else through the runtime, which always
-/// writes all resources.
+/// Writes the values to the cgroup files if the daemon may do that, else through the runtime, which
+/// always writes all resources.
 async fn write(
     daemon: &Rc<Daemon>,
     record: &Container,

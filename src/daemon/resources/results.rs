@@ -13,7 +13,7 @@ use crate::plugin::api::extension::{
 };
 use crate::state::{ContainerKey, PendingUpdate};
 
-/// The owner's name in a result if the engine changed the value.
+/// The name that a result shows in place of a plugin if the engine changed the value.
 pub(crate) const ENGINE: &str = "engine";
 
 /// Results of one request, by receiving plugin.
@@ -116,8 +116,8 @@ pub(super) fn owned_by_others(
     known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
 }
 
-/// Notifies plugins that their fields have other values from now on. `after`: the new owners; a
-/// field without an owner is the engine's.
+/// Notifies plugins that fields which they owned (`before`) have other owners from now on. `after`:
+/// the new owners; a field without one is the engine's.
 pub(crate) fn note_changed(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the writer of a container's resources (D22): the daemon, in cgroups of the cgroupfs driver with no other
-//! container's processes; else the runtime, if systemd manages the cgroups or the driver is unknown. It only reads.
+//! Finds whether the daemon or the runtime writes a container's resources (D22). The daemon does if the cgroupfs driver
+//! made cgroups for this container alone, and nri-runc made the container. This module only reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub(crate) enum Route {
     Runtime(Option<Cgroups>),
 }
 
-/// Finds the route of a container, whose process must run.
+/// Finds the route of a container. Fails if its process has exited.
 pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     if !has_known_cgroups(record) {
         let has_exited = exit_status::has_exited(&daemon.host, record);
@@ -38,7 +38,7 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     let state = state_dir::cgroups(&daemon.host, &record.key);
     let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = by_systemd || record.call.global_flags.iter().any(|f| f == "--systemd-cgroup");
-    // The engine's later updates of a plain runtime's container bypass nri-runc, so the runtime's state must include
+    // The engine's later updates of a container made without nri-runc bypass it, so the runtime's state must include
     // the plugins' values (D65).
     let is_direct = !by_systemd && !record.by_plain_runtime;
     Ok(match own_cgroups(daemon, record, &paths)? {
@@ -52,7 +52,8 @@ pub(crate) fn has_known_cgroups(record: &Container) -> bool {
     matches!(RuntimeKind::of_program(&record.call.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
 }
 
-/// Returns the container's cgroups, if no other process is in them; `paths` are from its runtime's state.
+/// Returns the container's cgroups; `None` if they are unknown, or the container has none of its own. `paths` are from
+/// the runtime's state.
 pub(crate) fn own_cgroups(
     daemon: &Daemon,
     record: &Container,
@@ -97,7 +98,7 @@ impl InitOf {
         process.filter(|process| !pidfd::has_ended(process)).map(drop).ok_or(UpdateError::Gone)
     }
 
-    /// Returns the process's cgroups, unless they are the daemon's own (`ours`).
+    /// Returns the process's cgroups; `None` if they are unknown, or contain the daemon's (`ours`).
     pub(crate) fn own_cgroups(
         &self,
         host: &Host,
@@ -108,7 +109,7 @@ impl InitOf {
         let found = Cgroups::find(host, mounts, self.pid, paths);
         self.exists(host)?;
         match found {
-            // A container without its own cgroups shares those of another process.
+            // A container that shares cgroups with the daemon has none of its own.
             Ok(found) if !ours.is_some_and(|ours| found.holds(ours)) => Ok(Some(found)),
             Ok(_) => Ok(None),
             Err(error) if error.may_pass() => Err(not_known(error)),
@@ -120,7 +121,7 @@ impl InitOf {
     }
 }
 
-/// Returns the error if it is unknown where the container's cgroups are.
+/// Returns the error for cgroups that cannot be found now.
 fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
@@ -129,8 +130,8 @@ fn not_known(error: Error) -> UpdateError {
 const THERE: [(&str, &str); 2] =
     [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
 
-/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses missing ones, but
-/// systemd, which a runtime tells first, interprets them differently.
+/// Checks that the host has the CPUs and nodes of `part`. The kernel refuses missing ones, but a
+/// runtime may pass them to systemd first, which interprets them differently.
 pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<()> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();

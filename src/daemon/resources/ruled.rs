@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shows operators how their rules changed plugins' requests: in the log, in `explain` and in the
-//! metrics. Nothing is decided here.
+//! Shows operators how their rules changed plugins' requests: in the log, in `explain`, in the audit
+//! log and in the metrics. This module decides nothing.
 
 use nri_adaptation::{DroppedRequest, RuleNote};
 use tracing::warn;

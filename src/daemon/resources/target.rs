@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the container that a plugin's ID means.
+//! Finds the container that a plugin names by its ID.
 
 use crate::daemon::resources::error::{Result, UpdateError};
 use crate::daemon::shared::{Daemon, events};
@@ -8,7 +8,7 @@ use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Returns the container that a plugin means by an ID: the subject of its request, else the living
-/// container with that ID, else the youngest. If several are alive, none: only the runtime root
+/// container with that ID, else the youngest. Fails if several are alive: only the runtime root
 /// distinguishes them, and the protocol has no field for it.
 pub(crate) fn find(
     daemon: &Daemon,
@@ -34,7 +34,7 @@ pub(crate) fn find(
     best.map(|known| known.key.clone()).ok_or(UpdateError::Unknown)
 }
 
-/// The pods of the containers that plugins' IDs mean.
+/// Finds the pods of containers that plugins name by ID.
 pub(crate) struct KnownPods<'a> {
     pub(crate) daemon: &'a Daemon,
     /// The container that the request is about.

@@ -5,9 +5,9 @@
 //! All updates of a request are checked before anything is written; then each container succeeds or
 //! fails separately. A container that is being created or started receives its updates right
 //! afterwards (D15), so that nothing changes between StartContainer and the start of its process.
-//! The request does not wait for that, because a plugin may send it from inside its handler of that
-//! event: the update is recorded, and the request succeeds. A failed update never fails the event
-//! whose reply contained it: it is logged, and `explain` shows it.
+//! The request does not wait for that, because a plugin may send it from inside a handler for which
+//! the creation or start waits: the update is recorded, and the request succeeds. A failed update
+//! never fails the event whose reply contained it: it is logged, and `explain` shows it.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ use crate::limits;
 /// Maximum number of updates applied after one creation or start, including those that arrive meanwhile.
 const AT_ONCE: usize = 5 * limits::DEFERRED;
 
-/// Maximum delay of the response to a plugin whose updates are not tried.
+/// Maximum delay of the response to a plugin whose updates are paused.
 const MOST_SLOWED: Duration = Duration::from_secs(1);
 
 /// One container's update.
@@ -173,7 +173,7 @@ async fn carry_out_request(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Delays the response to a plugin whose updates are not tried, so that the plugin does not repeat them at
+/// Delays the response to a plugin whose updates are all paused, so that the plugin does not repeat them at
 /// once. The request may come from inside a handler, so the delay is at most half of the plugin's time-out.
 async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
     let id = member.id();
@@ -236,13 +236,14 @@ fn check_target(
     }
 }
 
-/// Carries out the possible updates; returns the indexes of failures that the plugins do not ignore.
+/// Carries out the updates that passed their check; returns the indexes of failed ones, except those whose failure the
+/// plugins ignore.
 async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>) -> Vec<usize> {
     let (mut failed, mut results) = (Vec::new(), Results::default());
     for (place, mut update_request) in update_requests.into_iter().enumerate() {
         let found = std::mem::replace(&mut update_request.found, Ok(None));
-        // These are one plugin, except in replies to an engine's event, where several may request
-        // parts of one update.
+        // There is one plugin, except in replies to an engine's event, where several plugins may
+        // request parts of one update.
         let plugins: BTreeSet<&str> =
             update_request.requested.owners.values().map(String::as_str).collect();
         let plugin = plugins.iter().copied().collect::<Vec<_>>().join("+");
@@ -337,8 +338,8 @@ fn is_deferred(
     Ok(true)
 }
 
-/// Carries out the updates that waited for a container's creation or start (or a start that
-/// failed), and those that arrive meanwhile.
+/// Carries out the updates that waited for a container's creation or start (even a failed start),
+/// and those that arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next =
@@ -349,7 +350,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             _ => Err(UpdateError::Busy),
         };
         if result == Err(UpdateError::Starting) {
-            return; // A start is in progress, and its end carries them out.
+            return; // A start is in progress; they are carried out when it ends.
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| {
@@ -366,7 +367,7 @@ pub(crate) fn fail_deferred(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// Sends plugins the result of an update that had waited, and records its failure.
+/// Sends plugins the result of an update that had waited, and records a failure.
 fn conclude_deferred(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -381,7 +382,7 @@ fn conclude_deferred(
     }
 }
 
-/// Returns the line about the failed update, with the plugins that requested it.
+/// Returns the line of `explain` about a failed update, with the plugins that requested it.
 fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped {
     let plugins: BTreeSet<&str> =
         update_request.requested.owners.values().map(String::as_str).collect();
@@ -391,7 +392,7 @@ fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped 
     Skipped { plugin: plugins.join(","), reason }
 }
 
-/// Records for the log, `explain` and the audit log that an update was not carried out.
+/// Records in the log, in `explain` and in the audit log that an update was not carried out.
 fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &UpdateError) {
     let skipped = unmet(update_request, update_error);
     let (plugin, id) = (&skipped.plugin, &update_request.id);

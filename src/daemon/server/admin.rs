@@ -57,11 +57,11 @@ pub(crate) async fn serve(
             return send_pods(daemon, stream, begin, "}").await;
         }
         "record" => {
-            drop(open); // The event stream has no end, so the daemon may cut it off.
+            drop(open); // A recording has no end, so the daemon may cut it off.
             return recording::serve(daemon, stream).await;
         }
         "events" if question["follow"] == true => {
-            drop(open); // A recording has no end either.
+            drop(open); // The event stream has no end either.
             return event_stream::follow(daemon, stream, &question["since"]).await;
         }
         "reexec" => {
@@ -163,7 +163,7 @@ async fn answer(
     document.map_err(|error| error.to_string())
 }
 
-/// Compares the values that plugins own with the kernel's, for the matching containers or for all.
+/// Compares values that plugins own with the kernel's, for the containers that match `wanted`, or for all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends the daemon: it first answers requests in flight, within their callers' time limits. New
-//! requests are held, and returned to their wrappers for the next daemon when this one is about to
-//! exit. A second signal ends the daemon at once.
+//! Ends the daemon: it first answers requests in flight, within their callers' time limits. It holds
+//! new requests, and when it is about to exit it tells their wrappers to ask the next daemon. A second
+//! signal ends the daemon at once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,10 +17,10 @@ use crate::ends::Ends;
 use crate::error::Result;
 use crate::link::DaemonResponse;
 
-/// Time that an idle daemon waits until the held wrappers have received `Ending`.
+/// Time limit for the wrappers of held requests to receive `Ending`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Time for which execs are still answered while creates are held.
+/// Time for which execs are still served while creates are held.
 const EXECS_WAIT: Duration = Duration::from_secs(2);
 
 /// The requests in flight, and those that are held while the daemon is ending.
@@ -58,13 +58,13 @@ impl Drop for RequestInFlight {
 }
 
 impl Drain {
-    /// Counts a request until its answer is sent.
+    /// Counts a request until the returned value is dropped.
     pub(super) fn enter(self: &Rc<Self>) -> RequestInFlight {
         self.in_flight.set(self.in_flight.get() + 1);
         RequestInFlight(Rc::clone(self))
     }
 
-    /// Counts a connection until it is dropped.
+    /// Counts a connection until the returned value is dropped.
     pub(super) fn open(self: &Rc<Self>) -> OpenConnection {
         self.open.set(self.open.get() + 1);
         OpenConnection(Rc::clone(self))
@@ -91,8 +91,8 @@ impl Drain {
         self.in_flight.get() == 0 && self.open.get() == self.held.get()
     }
 
-    /// Returns the held requests to their callers, which then reconnect; no connection is accepted
-    /// until [`go_on`](Self::go_on).
+    /// Tells the callers of held requests to reconnect, but accepts no connection until
+    /// [`go_on`](Self::go_on) or [`accept_again`](Self::accept_again).
     pub(crate) async fn send_back(&self) {
         self.is_paused.set(true);
         self.release().await;
@@ -118,8 +118,8 @@ impl Drain {
         self.ending_since.get().is_some()
     }
 
-    /// Whether creates have been held so long that an `exec` must be held too: probes call `exec`
-    /// continuously, and each one waits for plugins.
+    /// Whether creates have been held so long that an `exec` must wait for the next daemon too: probes
+    /// call `exec` continuously, and each one waits for plugins.
     pub(super) fn must_end(&self) -> bool {
         self.ending_since.get().is_some_and(|since| since.elapsed() > EXECS_WAIT)
     }
@@ -140,7 +140,7 @@ impl Drain {
         }
     }
 
-    /// Holds a new request until this daemon is about to exit, then tells the wrapper to ask the next one.
+    /// Holds a new request until the daemon is about to exit, or serves again; then tells the wrapper to reconnect.
     pub(super) async fn hold(&self, stream: &mut UnixStream) -> Result<()> {
         self.held.set(self.held.get() + 1);
         let over = async {
@@ -154,7 +154,8 @@ impl Drain {
         waited.and(sent)
     }
 
-    /// Waits until every request in flight is answered, up to a caller's time limit.
+    /// Holds new requests, and waits until every request in flight is answered, a second signal
+    /// arrives, or a caller's time limit has passed.
     pub(crate) async fn drain(&self, daemon: &Daemon, ends: &mut Ends) {
         daemon.process.is_ending.set(true);
         self.begin_to_end();
@@ -176,7 +177,7 @@ impl Drain {
         }
     }
 
-    /// Tells the wrappers of held requests to ask the next daemon, which has the socket now.
+    /// Tells the wrappers of held requests to reconnect. A daemon that ends must have left its socket before.
     pub(crate) async fn release(&self) {
         self.is_over.set(true);
         self.changed.notify_waiters();
@@ -196,7 +197,7 @@ mod tests {
         drain.hold_new();
         assert!(!drain.must_end() && drain.is_ending());
         drain.ending_since.set(Instant::now().checked_sub(EXECS_WAIT + EXECS_WAIT));
-        // A second signal must not restart it.
+        // A second request to end must not restart the time.
         drain.begin_to_end();
         assert!(drain.must_end());
         drain.go_on();

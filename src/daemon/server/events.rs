@@ -24,7 +24,7 @@ pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
     Ok(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect())
 }
 
-/// Sends the current cursor, then each event after the given cursor as a line, until the reader closes its end.
+/// Sends the cursor at which the reader starts, then each later event as a line, until the reader closes its end.
 pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Value) -> Result<()> {
     let mut events = match follower(daemon, since) {
         Ok(events) => events,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asks plugins that handle an `exec` by the extension (decisions D50, D60): they receive the process as the runtime
-//! would read it, and the verdict includes their changes. Without a subscribed plugin nothing is sent.
+//! Asks plugins that handle an `exec` through nri-runc's extension of NRI (decisions D50, D60): they receive the
+//! process as the runtime would read it, and the verdict includes their changes. Without a subscribed plugin nothing is
+//! sent.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub(super) async fn ask(
     if process.waits && daemon.registry.returning.execs.are_expected() {
         refuse_unprotected(daemon, key, &subscribers, &validators)?;
     }
-    // The document has up to 3 MiB and is not needed afterwards.
+    // Taken out, because the document has up to 3 MiB and `process` is kept until the exec has ended.
     let shown = process.document.take();
     if !process.waits || subscribers.is_empty() && validators.is_empty() {
         return Ok(Asked::default());
@@ -99,7 +100,8 @@ pub(super) async fn ask(
     Ok(Asked { proceed, changes: Some((patched, changes)) })
 }
 
-/// Refuses a process that plugins protected before this daemon started, while none of them has returned.
+/// Refuses an `exec` while plugins that protected execs before the daemon's restart may still return, and no connected
+/// plugin protects this one. Pods in exempt namespaces are not refused.
 fn refuse_unprotected(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -214,7 +216,7 @@ fn process_size(changes: &ExecChanges) -> u64 {
     protobuf::Message::compute_size(&changes.adjust)
 }
 
-/// Puts the changes into the verdict: as a document, or as flags if the `exec` has no document.
+/// Returns a verdict with the changes: as a document, or as flags and arguments if the `exec` has no document.
 fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Result<Proceed> {
     let Some(bytes) = &patched.bytes else { return Ok(Proceed::default()) };
     if argv::process_file(&call.command_line).is_some() {
@@ -244,8 +246,8 @@ fn carry(call: &VerbRequest, patched: &PatchedSpec, changes: &ExecChanges) -> Re
     Ok(Proceed { argv: Some(argv), ..Proceed::default() })
 }
 
-/// Records the plugins' changes to the process for `explain` and the audit log. Called once the wrapper has the
-/// verdict, because a wrapper that gave up runs the process unchanged.
+/// Records the plugins' changes to the process for `explain` and the audit log. Called once the verdict is sent,
+/// because a wrapper that has disconnected runs the process unchanged.
 pub(super) fn note(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -288,7 +290,7 @@ pub(super) fn note(
     });
 }
 
-/// Notifies the plugins that subscribed of the process's outcome.
+/// Notifies the subscribed plugins of the process's outcome.
 pub(super) fn notify(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

@@ -28,7 +28,8 @@ enum Match {
     Prefix,
 }
 
-/// Returns the last non-empty part of `wanted`, which every removed record that it means contains.
+/// Returns the last non-empty part of `wanted` between slashes, for a search of removed records: all that `wanted`
+/// matches contain it.
 pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
@@ -78,7 +79,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     Ok(Explanation::Container(Box::new(explained)))
 }
 
-/// Returns the containers that match and are not removed: all of a pod, or all with the prefix.
+/// Returns the best matches among the containers on record; several if `wanted` names a pod or is ambiguous.
 ///
 /// # Errors
 /// Fails if none matches.
@@ -113,7 +114,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether the containers differ only in their IDs.
+/// Whether the containers have one name, in pods of one name and namespace.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();
@@ -160,7 +161,8 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
     }
 }
 
-/// Returns the namespace and name of the container's pod, which may be removed; older daemons recorded neither.
+/// Returns the namespace and name of the container's pod. For a removed pod they come from the container's record; if
+/// that has none, as those of older daemons, the name is the pod's ID.
 fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
     match daemon.records.read().pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
@@ -171,7 +173,7 @@ fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
 
 fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     let (namespace, pod) = pod_of(daemon, container);
-    // A plugin that did not know the pod did not know its containers either.
+    // A plugin that was skipped for the pod did not receive its containers either.
     let store = daemon.records.read();
     let mut skipped = container.outcome.skipped.clone();
     let of_pod = store.newest_pod(&container.pod);

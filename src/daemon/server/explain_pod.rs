@@ -10,8 +10,8 @@ use crate::daemon::server::{explain::searched, recent, rows};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, Pod, Store};
 
-/// Returns the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
-/// namespace/name, or by name if it has no namespace. `None` if no pod matches.
+/// Explains the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
+/// namespace/name, or by name if it has no namespace. `None` if no pod matches; fails if several do.
 pub(crate) fn explain(
     daemon: &Daemon,
     store: &Store,

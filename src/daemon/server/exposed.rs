@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds containers that have the plugin socket mounted, for `check`: a process in them can act as a plugin, and a
-//! plugin can change every container. Links inside a mounted folder are not in the records.
+//! plugin can change every container. A link to the socket inside a mounted folder is not detected.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::state::{Container, Lifecycle};
 
-/// Returns the containers with the socket whose pods have no connected plugin.
+/// Returns the containers with the socket, except those of pods that have a connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // With either setting no other process can become a plugin.
+    // With either setting, access to the socket alone makes no process a plugin.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return SocketMounts::default();
     }
@@ -59,7 +59,7 @@ fn places(config: &Config) -> BTreeSet<PathBuf> {
     both.flat_map(|path| path.ancestors().map(Path::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Returns the mount by which a container's process reaches the socket as a permitted user.
+/// Returns the source of the mount by which a container's process, as a permitted user, reaches the socket.
 fn exposing(
     container: &api::Container,
     config: &Config,

@@ -63,12 +63,12 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     rest.resize(length, 0);
     stream.read_exact(&mut rest[have..]).await?;
     let question = WrapperRequest::decode(&rest)?;
-    // A wrapper of another version may attach unknown descriptors; the response then names this
-    // daemon's version.
     if is_cut_off && question.descriptors.len() != fds.len() {
         // The kernel had no descriptor number left for the rest.
         return Err(nix::errno::Errno::EMFILE.into());
     }
+    // A wrapper with a newer protocol may attach descriptors unknown to this version; it receives a
+    // response that names this version.
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
         let (announced, received) = (question.descriptors.len(), fds.len());
         return Err(Error::new(format!("{announced} descriptors announced, {received} received")));
@@ -128,9 +128,9 @@ pub(crate) fn is_closed(stream: &UnixStream) -> bool {
     ready && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
 }
 
-/// Sends `answer`. If the wrapper has exited, the caller notices that by the missing notice. A long
-/// document for an operator is sent in parts. A verdict that exceeds a frame becomes a refusal: a plugin
-/// chooses the verdict's length, and a wrapper that could not read it would bypass the other plugins.
+/// Sends `answer`; success does not mean that the wrapper reads it, which only its notice shows. A long
+/// document for an operator is sent in parts. A verdict that exceeds a frame becomes a refusal: plugins
+/// choose the verdict's length, and a wrapper that could not read it would bypass all of them.
 pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Result<()> {
     let mut frame = if let DaemonResponse::Admin(json) = answer {
         let rest = send_parts(stream, json).await?;
@@ -146,7 +146,7 @@ pub(crate) async fn send(stream: &mut UnixStream, answer: &DaemonResponse) -> Re
     send_frame(stream, &frame).await
 }
 
-/// Sends an operator's document in whole parts; returns the rest that is shorter than a part.
+/// Sends an operator's document in parts of full length; returns the rest, which is at most one part.
 pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -> Result<&'d str> {
     let mut rest = document;
     while rest.len() > limits::ADMIN_PART {
@@ -157,7 +157,7 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
     Ok(rest)
 }
 
-/// Sends one frame; gives up on a peer that does not read it, because the end of the daemon waits
+/// Sends one frame. Fails if the peer does not read it in time, because the end of the daemon waits
 /// for open connections.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
@@ -191,9 +191,9 @@ pub(crate) async fn with_heartbeat<T>(
     stream: &mut UnixStream,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    // Both run concurrently. The work continues if the wrapper is gone: plugins were asked, and a
-    // rollback follows when the verdict cannot be delivered. A socket accepts all of a heartbeat's
-    // few bytes or none, so it is never sent in part.
+    // The work continues if the wrapper is gone: plugins may have been asked, and a rollback follows
+    // when the verdict cannot be delivered. A socket accepts all of a heartbeat's few bytes or none,
+    // so stopping the heartbeats never leaves a part of one.
     tokio::select! {
         biased;
         done = work => done,

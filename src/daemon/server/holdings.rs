@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts the daemon's current objects, for metrics, `/readyz` and `status`.
+//! Collects the daemon's current numbers and problems for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::shared::Daemon;
@@ -68,8 +68,8 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
     (file.or_absent() == Some(true)).then_some("nri-runc nri disable")
 }
 
-/// Returns the number of containers in each state; a state without containers counts as zero, so that its
-/// metric does not keep an old number.
+/// Returns the number of containers in each state, including the states without containers, so that
+/// their metrics become zero.
 pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
     let store = daemon.records.read();
     let count = |state: Lifecycle| {

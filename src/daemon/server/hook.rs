@@ -66,8 +66,8 @@ pub(super) async fn serve(
                 (call.question().pid, process),
             )
         };
-        // The fifo exists while the runtime waits for this hook. Later, a missing fifo may mean
-        // that the container is being deleted.
+        // Checked now, because `exec.fifo` exists while the runtime waits for this hook. Later, a
+        // missing fifo may mean that the container is being deleted.
         let _too_early = pending.start_watch.borrow_mut().check_started(false);
         if verb.creates_and_starts() {
             pending.start_watch.borrow().watch_in_background();

@@ -27,10 +27,10 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::plugin::socket::{self, SocketFile};
 
-/// Mode of the socket: only root may read its metrics.
+/// Mode of the socket: only the daemon's user, and root, may read the metrics.
 const SOCKET_MODE: u32 = 0o600;
 
-/// Maximum age of a reused metrics page, so that frequent requests cost the event loop little.
+/// Maximum age of a metrics page that is sent again, so that frequent requests cost the event loop little.
 const PAGE_AGE: Duration = Duration::from_millis(100);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -73,13 +73,13 @@ impl MetricsServer {
         server
     }
 
-    /// Returns the listener's current state.
+    /// Returns the listener for the next program, if there is one.
     pub(crate) fn save(&self) -> Option<SavedMetrics> {
         let (descriptor, at) = self.listener.as_ref()?;
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
     }
 
-    /// Resumes the listener of the previous program, if its configured address is unchanged.
+    /// Resumes the listener of the previous program; if its configured address has changed, opens another.
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
@@ -94,7 +94,7 @@ impl MetricsServer {
         server
     }
 
-    /// Serves metrics at another address, or stops serving them.
+    /// Serves metrics on this listener in place of the previous one; `None` stops serving them.
     pub(crate) fn serve(&mut self, daemon: &Rc<Daemon>, listener: Option<OpenListener>) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -140,7 +140,7 @@ impl OpenListener {
 /// Opens a listener, without serving it.
 ///
 /// # Errors
-/// Fails when another process listens at the address.
+/// Fails when the address cannot be used, for instance because another process listens there.
 pub(crate) async fn open(at: Option<&MetricsListener>) -> Result<Option<OpenListener>> {
     Ok(match at {
         None => None,
@@ -175,8 +175,8 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
     }
 }
 
-/// Binds a socket that only root can connect to. It replaces an old socket without a listener, and
-/// no other file.
+/// Binds a socket to which only the daemon's user and root can connect. It replaces an old socket
+/// without a listener, and no other file.
 async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Serves the connection of a wrapper that runs `exec`: an exec rule or a plugin may refuse the
-//! process, and the audit log gets a line (decision D60).
+//! process, and the audit log gets a line if it includes execs (decision D60).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::rules;
 use crate::state::{ContainerKey, RuleHit};
 use crate::stream::{EventKind, NodeEvent};
 
-/// The event name in these lines.
+/// The event's name in the audit log and in rule hits.
 const EXEC: &str = "exec";
 
 /// Time after which the audit line of an attached process is written, with the result "started". If
@@ -85,8 +85,7 @@ async fn refuse(
     verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
-/// Applies the exec rules: fails for a process that one refuses, and records what a rule in audit
-/// mode would refuse.
+/// Applies the exec rules: fails if one refuses the process, and records if one in audit mode would.
 fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<()> {
     let config = daemon.config();
     let pod = {

@@ -16,7 +16,7 @@ pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
     calls.iter().map(row).collect()
 }
 
-/// The time that each plugin took for a container, or for a pod if `container` is empty.
+/// Returns the time that each plugin took for a container, or for a pod if `container` is empty.
 pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
     let calls =
         daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));

@@ -58,8 +58,8 @@ pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Resul
     Ok(writer.write_all(format!("{line}\n").as_bytes()).await?)
 }
 
-/// Sends the remaining lines. A recorder that ends closes its sending side first, and still reads
-/// the lines that are queued.
+/// Sends the remaining lines. A recording command that ends closes its sending side first, and still
+/// reads the lines that are queued.
 async fn send_rest(
     writer: &mut (impl AsyncWrite + Unpin),
     mut lines: Recording,
@@ -67,7 +67,7 @@ async fn send_rest(
     lines.end();
     while let Some(line) = lines.next().await {
         match writer.write_all(line.as_bytes()).await {
-            // A killed recorder has closed both sides.
+            // A killed command has closed both sides.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             written => written?,
         }
@@ -75,7 +75,7 @@ async fn send_rest(
     Ok(())
 }
 
-/// One line of the state; a long state is split over several lines, which the reader joins.
+/// One line of the state; a long state is split into several lines, which the reader joins.
 #[derive(Debug, Serialize)]
 struct StateLine {
     at: i64,
@@ -101,7 +101,7 @@ impl Default for StateLine {
 }
 
 impl StateLine {
-    /// Adds an element to one of the line's lists. Returns the line if it is now full.
+    /// Adds an element to one of the line's lists. If it does not fit, returns the full line and begins a new one.
     fn add(
         &mut self,
         list: impl FnOnce(&mut Parts) -> &mut Vec<Box<RawValue>>,

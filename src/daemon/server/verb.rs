@@ -58,12 +58,12 @@ pub(super) async fn serve(
     let look = root_answers(daemon, &key);
     match frames::with_heartbeat(stream, look).await {
         Ok(()) => answer(daemon, stream, call).await,
-        // If the update bypassed the daemon, it would overwrite the plugins' values.
+        // An update is refused too: without the daemon it would overwrite the plugins' values.
         Err(error) if verb.creates() || verb == Verb::Update => {
             refuse(daemon, stream, call.verb(), &key, &error).await
         }
         Err(_hangs) => {
-            // The runtime meets the same disk error and reports it.
+            // The runtime uses the same file system, and reports the failure itself.
             let _outcome_is_not_known = hand_over(daemon, stream, &key, Proceed::default()).await;
             Ok(())
         }
@@ -86,8 +86,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Acquired before the container's turn: the bundle's holder may need that turn to release
-        // the bundle.
+        // Acquired before the container's turn: the verb that has the bundle's turn may need that of
+        // the container to release it.
         let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
@@ -135,8 +135,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     Ok(())
 }
 
-/// Checks that the file system of the runtime's root responds, unless it never hangs, because its
-/// files are read on the event loop afterwards.
+/// Checks that the file system of the runtime's root responds, because its files are read on the
+/// event loop afterwards. A root in memory needs no check.
 async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     if sources::is_quick(&key.root) {
         return Ok(());
@@ -149,7 +149,7 @@ async fn root_answers(daemon: &Daemon, key: &ContainerKey) -> Result<()> {
     daemon.off_loop(&key.root, look).await
 }
 
-/// Watches the runtime carry out a verdict, or reverts the verdict if its wrapper is gone.
+/// Watches the runtime carry out a verdict, or reverts the verdict if its wrapper failed or is gone.
 async fn settle_verdict(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -189,8 +189,8 @@ async fn settle_verdict(
     }
 }
 
-/// Returns the longest wait for a turn, for verbs that must not wait for plugins that handle earlier
-/// events slowly. The events of these verbs are still sent after the earlier ones.
+/// Returns the longest wait for the container's turn, for verbs that must not wait for plugins that
+/// handle earlier events slowly. The events of these verbs are still sent after the earlier ones.
 fn turn_wait(verb: Verb) -> Option<Duration> {
     let waits = [(Verb::Delete, DELETE_WAIT), (Verb::Kill, KILL_WAIT)];
     waits.into_iter().find(|(short, _)| *short == verb).map(|(_, wait)| wait)
@@ -202,8 +202,8 @@ async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<Bundl
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// Records the state of the call's PID file and log before the runtime runs. Engines keep both in
-/// the bundle.
+/// Returns the stamp of the call's PID file and its opened log, before the runtime runs. Engines keep
+/// both files in the bundle.
 pub(super) async fn files_before(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -287,7 +287,7 @@ enum Confirmed {
     Unknown,
 }
 
-/// Sends the verdict and waits for EXEC.
+/// Sends the verdict, and waits until the wrapper has become the runtime or reports a failure.
 async fn hand_over(
     daemon: &Daemon,
     stream: &mut UnixStream,

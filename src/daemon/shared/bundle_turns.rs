@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Allows one create at a time in a bundle, from reading its document until the runtime has read the
-//! document put in place. Two creates at once would run each other's documents, and restore the wrong one.
+//! Allows one create at a time in a bundle, from the moment the daemon reads its document until the runtime has
+//! read the patched one. Two creates at once would run each other's documents, and restore the wrong one.
 //!
 //! Directories are compared by inode, not by path. This module does not handle documents.
 

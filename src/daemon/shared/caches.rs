@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Caches facts about the host and its engines that do not change while the daemon runs.
+//! Caches facts about the host and its engines, so that they are not read for each container.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) struct Caches {
     pub(crate) runtimes: Arc<KnownRuntimes>,
     /// The engines' files and sockets.
     pub(crate) sources: Sources,
-    /// The engines that write exit codes.
+    /// Exit codes that containerd published, and engines whose monitors write none.
     pub(crate) exit_codes: ExitCodes,
     mounts: RefCell<Option<Rc<Mounts>>>,
     own_cgroups: OnceCell<Option<Rc<Cgroups>>>,

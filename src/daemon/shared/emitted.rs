@@ -21,7 +21,7 @@ impl Daemon {
         self.emit_about(subject, event);
     }
 
-    /// Writes changes by plugins' updates to the audit log; sends the update's event if a value changed.
+    /// Writes the changes of an update by plugins to the audit log; sends an event if a value changed.
     pub(crate) fn note_update(&self, key: &ContainerKey, changes: &[Change]) {
         let new = changes.iter().filter(|change| change.before != change.after);
         let plugins: BTreeSet<&str> = new.map(|change| change.plugin.as_str()).collect();

@@ -49,8 +49,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(pod.engine.as_str(), pod.is_doubtful))
 }
 
-/// Returns the full snapshot for a plugin: announced pods, and containers. NRI: engines omit exited
-/// containers; this includes them until they are removed.
+/// Returns the announced pods, and the containers. Snapshots of engines' own NRI omit exited
+/// containers; this one includes them until they are removed.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
@@ -104,8 +104,8 @@ pub(crate) fn is_shown_more(store: &Store, before: &Rules, now: &Rules, plugin: 
         })
 }
 
-/// Returns a snapshot of shared records, which is kept while it is encoded. It omits records that rules hide from
-/// this plugin, and records that are ending, because the plugin would never receive their end.
+/// Returns the snapshot for a plugin. It shares the records instead of copying them, because encoding takes a while. It
+/// omits what rules hide from the plugin, and `ending` subjects: the plugin would not receive their removal.
 pub(crate) fn snapshot_shared(
     store: &Store,
     rules: &Rules,
@@ -144,7 +144,7 @@ pub(crate) fn snapshot_shared(
     Moment { pods, containers, about, hidden }
 }
 
-/// Pods that plugins receive.
+/// Returns the pods for which RunPodSandbox was sent.
 fn pods_shown(store: &Store) -> impl Iterator<Item = &Rc<Pod>> {
     store.pods_shared().filter(|pod| pod.state != PodState::Created)
 }

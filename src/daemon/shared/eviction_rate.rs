@@ -13,7 +13,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 pub(crate) struct EvictionRate(RefCell<VecDeque<Instant>>);
 
 impl EvictionRate {
-    /// Counts one more eviction, unless that exceeds the limit per minute.
+    /// Counts one more eviction and returns true, unless that exceeds the limit per minute.
     pub(crate) fn admit(&self, limit: u32) -> bool {
         let mut evicted = self.0.borrow_mut();
         evicted.retain(|at| at.elapsed() < WINDOW);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a
-//! minute for each, and one more line that counts the rest.
+//! minute for each plugin or listener, and one more line with the number of the suppressed ones.
 
 use std::rc::Rc;
 
@@ -27,7 +27,7 @@ pub(crate) enum FewOf {
 }
 
 impl FewOf {
-    /// Returns the line that counts the others; it begins with the name of the plugin or listener.
+    /// Returns the line about `count` suppressed events; it begins with the plugin or listener.
     fn more(self, name: &str, count: u64) -> String {
         let (noun, what) = match self {
             Self::Unaccepted => ("more connection", "could not be accepted"),
@@ -46,7 +46,7 @@ impl FewOf {
 pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 
 impl FewLines {
-    /// Whether to log this event. The first suppressed event schedules a line with the number of suppressed events.
+    /// Counts an event, and returns whether to log it. The first suppressed event schedules the line about all of them.
     pub(crate) fn has_room(&self, of: FewOf, name: &str) -> bool {
         let kind = (of, name.to_owned());
         let room = self.0.room(kind.clone(), limits::LISTED, Instant::now());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The flight recorder: the last requests to plugins and their responses, as sent, for `sysdump`,
+//! The flight recorder keeps the last requests to plugins and their responses, as sent, for `sysdump`,
 //! and the duration of each, for `explain`. It copies bytes up to a limit and decodes nothing. It
-//! passes every call to the metrics, which count.
+//! also reports every call to the metrics.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,8 +59,8 @@ impl FlightRecorder {
         self.kept().calls.iter().cloned().collect()
     }
 
-    /// The calls about a container (about the pod itself if `container` is empty), the oldest
-    /// first.
+    /// Returns the calls about a container (about the pod itself if `container` is empty), oldest
+    /// first, each converted by `row`.
     pub(crate) fn calls_about<T>(
         &self,
         pod: &str,

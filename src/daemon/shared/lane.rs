@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each
-//! first settles the previous verb. Different containers never wait for each other here.
+//! first settles the previous verb. Containers wait for each other only for the lane of their pod or a shared bundle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -26,15 +26,15 @@ use crate::error::Result;
 use crate::host::Host;
 use crate::state::{Change, ContainerKey, RepeatedValue, Store};
 
-/// A verb whose runtime process has started and is not known to have exited.
+/// A verb that the daemon has decided and whose runtime process is not known to have exited.
 pub(crate) struct PendingVerb {
     pub(crate) verb: Verb,
     pub(crate) incarnation: u64,
-    /// The runtime's process: the wrapper's, after exec.
+    /// The runtime's process, which is the wrapper's after execve(2).
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
-    /// Set if an earlier daemon decided the verb and may have died before the wrapper received the
-    /// response: then the wrapper's note about its call takes precedence.
+    /// Set if the wrapper may have run the verb without its response, because the daemon died or the
+    /// connection broke: then the wrapper's note about its call takes precedence.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
     /// The stamp of the PID file before the verb, if known.
@@ -100,14 +100,14 @@ impl PendingVerb {
         }
     }
 
-    /// Takes out the watch over the container's folder.
+    /// Takes the watch of the container's folder, and leaves a new one in its place.
     pub(crate) fn take_start_watch(&self, host: &Host, key: &ContainerKey) -> StartWatch {
         self.start_watch.replace(StartWatch::new(state_dir::folder(host, key)))
     }
 }
 
-/// Whether this container's wrapper ran the call without a daemon and left a note, which is then
-/// handled. Fails while the notes cannot be read.
+/// Handles the note of this container's wrapper, if it ran the call without a daemon; returns whether
+/// there was one. Fails while the notes cannot be read.
 pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
 /// Values that are in force once the runtime has accepted an update, and the turn to write, held
@@ -135,7 +135,7 @@ pub(crate) struct ConcludedUpdate {
     pub(crate) is_told: bool,
     /// The resources that a failed update tried to set.
     pub(crate) failed: Option<Map<String, Value>>,
-    /// The task in which the runtime restores the plugins' values after a failure.
+    /// The task that restores the plugins' values after a failure.
     pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
@@ -157,7 +157,7 @@ pub(crate) struct Lane {
 #[derive(Default)]
 pub(crate) struct Lanes {
     all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
-    /// One create at a time in a bundle.
+    /// Allows one create at a time in each bundle.
     pub(crate) bundles: Bundles,
 }
 
@@ -191,7 +191,8 @@ impl Lanes {
         self.drop_idle(store, &pod_key(id), id);
     }
 
-    /// Drops the lane of a living container, because thousands of idle containers need none.
+    /// Drops the lane of a living container if no work is in progress: thousands of idle containers
+    /// need none.
     pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {
         drop(lane);
         let mut lanes = self.all.borrow_mut();
@@ -225,7 +226,7 @@ impl Lanes {
     }
 }
 
-/// Whether no task holds or awaits the lane, so that it can be dropped.
+/// Whether no task holds or awaits the lane and no verb is pending, so that it can be dropped.
 fn is_idle(lane: &Rc<Lane>) -> bool {
     let is_held = Rc::strong_count(lane) > 1 || Arc::strong_count(&lane.writing) > 1;
     !is_held && lane.pending.borrow().is_empty()

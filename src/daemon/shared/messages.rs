@@ -86,8 +86,7 @@ pub(crate) fn container(record: &Container) -> api::Container {
     message
 }
 
-/// Returns the container as plugins receive it now, including whether it is paused, which is not on
-/// record.
+/// Like [`container`], but also shows whether the container is paused, which is not on record.
 pub(crate) fn container_as_it_is(record: &Container, is_paused: bool) -> api::Container {
     let mut message = container(record);
     set_paused(&mut message, is_paused);
@@ -100,7 +99,7 @@ fn set_paused(message: &mut api::Container, is_paused: bool) {
     }
 }
 
-/// Returns the container as bytes.
+/// Returns the container as plugins receive it now, as bytes.
 pub(crate) fn container_encoded(record: &Container, is_paused: bool) -> Encoded {
     let mut now = api::Container::default();
     fill_in(&mut now, record);
@@ -135,15 +134,15 @@ pub(crate) fn resources(record: &Container) -> api::LinuxResources {
     linux.resources.into_option().unwrap_or_default()
 }
 
-/// Returns a recorded message with other resources. The classes stay unless they are set again, because no document
-/// has them. The device rules stay too: no runtime removes one, or adds one except for a plugin.
+/// Returns a recorded message with other resources. A class stays unless `classes` sets it, because no document has
+/// classes. The recorded device rules stay too, because no update removes one; those of `overlay` are added.
 pub(crate) fn with_resources(
     wire: &Wire,
     overlay: &Map<String, Value>,
     resources: &Map<String, Value>,
     classes: &Classes,
 ) -> Wire {
-    // The rest is not decoded: it is most of the message.
+    // The rest of the message, which is most of it, is not decoded.
     let mut part: api::Container = from_wire(&Wire(wire.only(CONTAINERS_LINUX).into()));
     let recorded = part.linux.mut_or_insert_default().resources.mut_or_insert_default();
     let mut devices = std::mem::take(&mut recorded.devices);
@@ -190,7 +189,7 @@ fn add_linux(message: &mut api::PodSandbox) {
     message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
 
-/// Returns the pod as bytes.
+/// Returns the pod as plugins receive it now, as bytes.
 pub(crate) fn pod_encoded(record: &Pod) -> Encoded {
     let (id, pid) = (record.id.clone(), record.pid);
     if !record.message.has_inside(LINUX, RESOURCES) {
@@ -209,7 +208,7 @@ pub(crate) fn with_pod_resources(record: &Pod, resources: api::LinuxResources) -
     pod_to_wire(&message)
 }
 
-/// Removes values that containerd does not send about a removed container, because that has no task any longer.
+/// Removes values that containerd does not send about a removed container, because its task is gone.
 pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Container) {
     if event == Event::RemoveContainer && record.engine.behaviour().forgets_at_removal {
         message.state = api::ContainerState::CONTAINER_UNKNOWN.into();
@@ -217,7 +216,7 @@ pub(crate) fn as_sent_at(event: Event, record: &Container, message: &mut api::Co
     }
 }
 
-/// Returns the pod of a container's event. containerd sends no PID of a pod that stopped before the removal.
+/// Returns the pod of a container's event. When a container is removed, containerd sends no PID of a stopped pod.
 pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     let mut message = pod(record);
     let is_containerds = record.engine.behaviour().forgets_at_removal;
@@ -227,8 +226,8 @@ pub(crate) fn pod_as_sent_at(event: Event, record: &Pod) -> api::PodSandbox {
     message
 }
 
-/// Removes values that engines do not send about an ending pod: containerd when the pod is removed and has no network
-/// any longer, CRI-O from its stop on.
+/// Removes values that engines do not send about an ending pod: containerd omits the PID and the network namespace when
+/// the pod is removed, and CRI-O omits the PID from the pod's stop on.
 pub(crate) fn as_sent_at_the_end(event: Event, record: &Pod, message: &mut api::PodSandbox) {
     let is_removed = event == Event::RemovePodSandbox;
     let engine = record.engine.behaviour();
@@ -290,7 +289,7 @@ mod tests {
             from_wire::<api::Container>(&kept),
             api::Container { name: "web".to_owned(), ..Default::default() }
         );
-        // A message that an earlier version stored whole, and a container without any state.
+        // Earlier versions stored whole messages.
         let whole = Wire(stale().write_to_bytes().unwrap().into());
         for message in [kept, whole] {
             record.message = message;
@@ -317,7 +316,7 @@ mod tests {
         let created = sent.linux.mut_or_insert_default().resources.mut_or_insert_default();
         created.devices = describe::resources_from_json(&rule(1)).devices;
         record.message = to_wire(&sent);
-        // The engine's written or repeated values differ from those that the runtime received.
+        // Device rules of the engine's later updates have no effect.
         let mut in_force = rule(7);
         record.resources.of_engine = CompactObject::from(&in_force);
         in_force.insert("cpu".to_owned(), serde_json::json!({"shares": 5}));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holds the daemon's shared state: the records of pods and containers, a lane for each of them, the registered
-//! plugins, and the counts and failures for `status`.
+//! Holds the daemon's shared state: the records of pods and containers, the lanes in which their verbs wait, the
+//! registered plugins, and the counts and failures for `status`.
 //!
 //! This module never decides about an event; the verbs do. It imports `process`, `registry`,
 //! `runtime` and `watch`, because it contains their types.
@@ -80,7 +80,7 @@ pub(crate) struct Daemon {
     pub(crate) snapshots: SnapshotRoom,
     /// A starting daemon holds this while it looks up the addresses of many pods: plugins are admitted afterwards.
     pub(crate) looking_up: Arc<Mutex<()>>,
-    /// File systems that do not respond.
+    /// Running calls on engines' files.
     unanswered: Unanswered,
 }
 
@@ -114,8 +114,8 @@ impl Daemon {
         Rc::clone(&self.config.borrow())
     }
 
-    /// Puts a configuration in force in one step. Returns the plugins from which the new rules hide
-    /// fewer pods.
+    /// Puts a configuration in force in one step. Returns the plugins to which the new rules show a
+    /// pod that the old ones hid from them.
     #[must_use]
     pub(crate) fn replace_config(&self, config: Config) -> Vec<Rc<ConnectedPlugin>> {
         let before = self.registry.rules();
@@ -129,8 +129,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether each `exec` must ask the daemon. A container's mark has
-    /// the facts that wrappers need for that.
+    /// Writes to the run directory whether each `exec` involves the daemon, and updates the containers'
+    /// marks, by whose facts a wrapper decides alone while no daemon runs.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resuming.get() {
             return;
@@ -158,7 +158,7 @@ impl Daemon {
 
     /// Prepares for former plugins, before the execs file is rewritten. `are_resuming`: plugins of
     /// the previous program are about to be resumed. Otherwise, after a restart, plugins that
-    /// protected execs may return; until then execs stay protected (D14).
+    /// protected execs may return; until they do, or time out, execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);
         if are_resuming {
@@ -236,7 +236,7 @@ impl Daemon {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
 
-    /// Whether the engine itself serves NRI plugins; then the daemon asks none (D12).
+    /// Whether the engine itself serves the node's NRI plugins, and the daemon has none (D12).
     pub(crate) fn is_bystander(&self) -> bool {
         self.registry.socket.is_bystander()
     }

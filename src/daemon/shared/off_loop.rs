@@ -61,8 +61,8 @@ impl Daemon {
         self.unanswered.run(ANSWER_WAIT, folder, work).await
     }
 
-    /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory,
-    /// as most engines' bundles are, which saves two thread switches for each; else off the loop.
+    /// Runs `work` on files in `folder` that are not links: on the loop if the folder is in memory, as
+    /// most engines' bundles are, to save two thread switches; else off the loop.
     ///
     /// # Errors
     /// As [`off_loop`](Self::off_loop).
@@ -74,7 +74,7 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Checks a path of an engine: whether it exists, or is a folder.
+    /// Checks a path of an engine by `look`, for instance whether it exists.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.
@@ -172,8 +172,8 @@ impl Unanswered {
     ) -> Result<T> {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
-        // A starting daemon makes these calls one after the other; with this share, they delay it
-        // by less than a minute together.
+        // A starting daemon makes these calls one after the other. Each hanging folder shortens the
+        // wait for the next, so that together they delay the start by less than a minute.
         let others = u32::try_from(self.0.hanging_folders()).unwrap_or(u32::MAX);
         let until = Instant::now() + wait / others.saturating_add(1);
         self.0.begin(folder, until).await.ok_or_else(no_answer)?;

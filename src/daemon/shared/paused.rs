@@ -25,8 +25,8 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// Returns the indexes of the paused containers in this list. The files are read off the loop, since those of
-    /// thousands would delay every create.
+    /// Returns the indexes of the paused containers in this list. It may have thousands of containers, and reading the
+    /// files of all on the loop would delay every create.
     pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
         let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };
         let (host, mounts) = (self.host.clone(), Mounts::clone(&mounts));
@@ -52,8 +52,8 @@ impl Daemon {
         Some(notification)
     }
 
-    /// Returns an event about a container for plugins only. If no plugin is subscribed to it, it has only
-    /// the names that the registry needs to track known subjects, and the record is not decoded.
+    /// Returns an event about a container for plugins only. If no plugin is subscribed to the event and
+    /// nothing is recorded, the record is not decoded: the registry needs only the IDs of container and pod.
     pub(crate) fn notification_for_plugins(
         &self,
         event: Event,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connects modules of the daemon by queues of container processes to watch and pods to follow. The
-//! sender does not know the receiver.
+//! Connects modules of the daemon by queues of container processes to watch and pods to follow, so
+//! that the module that sends need not import the one that receives.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -79,8 +79,8 @@ pub(crate) struct InitProcess {
 }
 
 impl InitProcess {
-    /// Opens the init process of this container at once: the kernel reports its exit code only to a
-    /// descriptor that was opened while the process existed.
+    /// Opens the init process of this container; `None` if no PID is on record. The kernel reports the
+    /// exit code only to a descriptor that was opened while the process existed.
     pub(crate) fn open(
         host: &Host,
         key: Rc<ContainerKey>,
@@ -116,8 +116,8 @@ pub(crate) struct InitWatches {
 }
 
 impl InitWatches {
-    /// Records that an init process is watched until [`end`](Self::end), and keeps its descriptor
-    /// open until then.
+    /// Records that an init process is watched until [`end`](Self::end); the caller keeps its
+    /// descriptor open until then.
     pub(crate) fn begin(
         &self,
         key: &Rc<ContainerKey>,
@@ -151,7 +151,7 @@ impl InitWatches {
         self.resumed.borrow().contains_key(&(record.key.clone(), record.incarnation))
     }
 
-    /// Takes the process as the previous program watched it.
+    /// Takes the process that the previous program watched, without a descriptor if it was reaped.
     fn take_resumed(&self, record: &Container) -> Option<Option<OwnedFd>> {
         self.resumed.borrow_mut().remove(&(record.key.clone(), record.incarnation))
     }
@@ -176,9 +176,9 @@ pub(crate) struct CrioWatch {
     pub(crate) forgotten: Notify,
     /// The watched folders in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
-    /// IDs of pods whose folder exists and whose document does not yet.
+    /// IDs of pods whose folder exists but whose document does not exist yet.
     pub(crate) arriving: RefCell<BTreeSet<String>>,
-    /// Pods that existed before the first daemon of this boot.
+    /// IDs of pods that existed before the first daemon of this boot.
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
     /// Whether `install` had recorded CRI-O at any time while this daemon ran.
     pub(crate) was_registered: Cell<bool>,
@@ -213,7 +213,7 @@ impl PodCgroups {
 /// The watch of the runtimes' state directories (D65).
 #[derive(Default)]
 pub(crate) struct NodeScopeWatch {
-    /// The folders that a task follows.
+    /// The watched folders, each with a task.
     pub(crate) watched: RefCell<HashSet<PathBuf>>,
     /// Notified when every directory must be checked.
     pub(crate) again: Notify,
@@ -238,6 +238,6 @@ pub(crate) struct Watches {
     pub(crate) reloaded: Notify,
     /// Notified at the same time, for the drift checks, whose interval may have changed.
     pub(crate) drift_reloaded: Notify,
-    /// Watched folders in which an engine keeps its containers' folders.
+    /// The watched folders in which an engine keeps its containers' folders.
     pub(crate) kept_homes: RefCell<HashSet<PathBuf>>,
 }

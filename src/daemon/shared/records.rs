@@ -23,7 +23,7 @@ pub(crate) struct Records {
     /// The number of requests that failed because a record could not be written, and the last
     /// reason; cleared when a write succeeds.
     refusals: RefCell<Option<(usize, String)>>,
-    /// Notified when a record could not be written.
+    /// Notified when a record could not be written, or a file not removed.
     refused: Notify,
     /// Whether the mark of each container has what `exec` needs (D51).
     marks_execs: Cell<bool>,
@@ -44,7 +44,7 @@ impl Records {
         self.marks_execs.set(is_wanted);
     }
 
-    /// Returns the facts about a container that a wrapper needs for `exec`, except for its folder.
+    /// Returns the facts about a container that a wrapper needs for `exec`; `None` if marks omit them.
     fn exec_subject(&self, container: Option<&Container>) -> Option<ExecSubject> {
         let container = container.filter(|_| self.marks_execs.get())?;
         Some(events::exec_subject(&self.read(), container))
@@ -75,7 +75,7 @@ impl Records {
         self.read().shared(key)
     }
 
-    /// Returns a container's key, which the records share with others that keep it.
+    /// Returns a container's key, shared with its record if it has one.
     pub(crate) fn shared_key(&self, key: &ContainerKey) -> Rc<ContainerKey> {
         self.read().shared_key(key).unwrap_or_else(|| Rc::new(key.clone()))
     }
@@ -140,12 +140,13 @@ impl Records {
         self.retry_if_left();
     }
 
-    /// Keeps a container that was never recorded, or is removed, for `explain` to show for a while.
+    /// Adds a container that was never recorded, or is removed; `explain` shows it for a while.
     pub(crate) fn remember(&self, container: Container) {
         self.store.borrow_mut().remember(container);
     }
 
-    /// Keeps the record of a container for a container that is re-created under its ID.
+    /// Keeps the record of a container that is about to be removed, because a container may be
+    /// re-created under its ID.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -189,7 +190,7 @@ impl Records {
         self.retry_if_left();
     }
 
-    /// Writes to disk that this folder has the records of the current boot.
+    /// Writes to disk that the run directory has the records of the current boot.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -241,7 +242,7 @@ impl Records {
     fn write_again(&self) -> Result<()> {
         let mut store = self.store.borrow_mut();
         store.write_what_is_not()?;
-        // The request that failed was undone, so no record may be left to write.
+        // Failed requests left no record to write, so a trial shows whether the disk works again.
         let has_refused = self.refusals.borrow().is_some();
         if has_refused { store.try_disk() } else { Ok(()) }
     }

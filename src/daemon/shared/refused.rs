@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counts connections of plugins by outcome. A process with access to the socket can cause thousands of
-//! refusals a second, so all are counted and few are logged; one more line counts the rest of a minute.
+//! refusals a second, so few of them are logged; once a minute, one more line counts the others.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ impl ConnectionLine {
     }
 }
 
-/// The number of connections of each kind.
+/// The number and the latest line of connections, by outcome.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLines {
     counted: RefCell<BTreeMap<ConnectionLine, RefusedConnections>>,
@@ -96,12 +96,12 @@ impl ConnectionLines {
         )
     }
 
-    /// Takes the line that counts suppressed connections, once it is due.
+    /// Takes the line that counts suppressed connections; called once the minute is over.
     pub(crate) fn take_held_back(&self, kind: ConnectionLine) -> Option<String> {
         self.limit.take_held_back(&kind).map(|count| kind.more(count))
     }
 
-    /// Connections that were refused, for `status`.
+    /// Returns the refused connections, for `status`.
     pub(crate) fn rows(&self) -> Vec<RefusedConnections> {
         let all = self.counted.borrow();
         let refused = all.iter().filter(|(kind, _)| kind.is_refusal());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the part of `status` besides the records: requests, failures, unreadable data of the
+//! Keeps the data that `status` shows besides the records: requests, failures, unreadable data of the
 //! engines, and identity claims that an engine contradicts. Each list is bounded.
 
 use std::cell::{Cell, RefCell};
@@ -21,7 +21,7 @@ use super::few_lines::FewLines;
 use super::flight_recorder::FlightRecorder;
 use super::refused::ConnectionLines;
 
-/// The part of `status` besides the records.
+/// Data that `status` shows besides the records.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// When this daemon was started.
@@ -32,9 +32,9 @@ pub(crate) struct Report {
     pub(crate) flight: Arc<FlightRecorder>,
     /// The audit log, if there is one.
     pub(crate) audit: AuditLog,
-    /// Requests by verb.
+    /// Numbers of requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
-    /// Failures, each with its kind: the line without the container's ID. Each kind has one entry.
+    /// Failures, each with its kind: the line without the container's ID. There is one entry per kind and plugin.
     pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
     /// Unreadable data, by engine and item; each item is logged once.
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), MissingData>>,
@@ -42,10 +42,10 @@ pub(crate) struct Report {
     pub(crate) contradictions: RefCell<VecDeque<IdentityClaim>>,
     /// Connections of plugins, by outcome.
     pub(crate) connections: ConnectionLines,
-    /// Lines about requests of plugins, and about listeners.
+    /// Limits of log lines about requests of plugins, and about listeners.
     pub(crate) few_lines: FewLines,
-    /// The numbers of values that differed at the last check of all containers: of cgroups, and of
-    /// init processes.
+    /// The numbers of values that differed at the last complete check of all containers: of cgroups,
+    /// and of init processes.
     pub(crate) drifts: Cell<Option<(usize, usize)>>,
 }
 
@@ -109,7 +109,7 @@ impl Report {
         self.count_failure(&what, &kind, error.plugin(), now());
     }
 
-    /// Keeps a failure for `status`, without a log line. Failures of one kind are one entry.
+    /// Keeps a failure for `status`, without a log line. A plugin's failures of one kind are one entry.
     pub(crate) fn count_failure(&self, what: &str, kind: &str, plugin: &str, at: i64) {
         self.metrics.count_failure();
         let mut failures = self.failures.borrow_mut();
@@ -170,7 +170,7 @@ impl Report {
         self.failures.borrow().back().is_some_and(|(_, last)| last.what == what)
     }
 
-    /// Reports that a record could not be written; further ones in a row are the same failure.
+    /// Reports that a record could not be written, unless the last failure is the same one.
     pub(crate) fn note_unwritten(&self, id: &str, error: &Error) {
         let what = format!("the record of {id} could not be written: {error}");
         if !self.is_last_failure(&what) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits the memory for snapshots that are being sent to plugins: each plugin that does not read
-//! costs some 4 MiB.
+//! its snapshot occupies some 4 MiB.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -20,7 +20,7 @@ impl Default for SnapshotRoom {
 }
 
 impl SnapshotRoom {
-    /// Waits, in turn, until memory for requests of at most `bytes` is free.
+    /// Waits, in order of arrival, until `bytes` are free, or all of the memory if `bytes` is more.
     pub(crate) async fn take(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let units = (bytes / UNIT + 1).min(limits::SNAPSHOTS / UNIT);
         self.0.acquire_many(u32::try_from(units).unwrap_or(u32::MAX)).await.ok()

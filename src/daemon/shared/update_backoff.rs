@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// The first pause after a failure, which each further failure doubles, and the longest.
+/// The first pause, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -27,7 +27,7 @@ pub(crate) struct UpdateBackoff(RefCell<HashMap<(String, String), Failing>>);
 
 impl UpdateBackoff {
     /// Returns the number of failures and the remaining pause for updates of this container by this plugin;
-    /// `None` if updates are tried.
+    /// `None` if no pause is in progress.
     pub(crate) fn pause(&self, plugin: &str, container: &str) -> Option<(u32, Duration)> {
         let failing = self.0.borrow();
         let known = failing.get(&(plugin.to_owned(), container.to_owned()))?;

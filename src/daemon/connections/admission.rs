@@ -44,7 +44,7 @@ const ACCEPTED_AT_ONCE: usize = 256;
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Pods or containers of a snapshot encoded before other tasks get a turn.
+/// Pods or containers that are encoded in a row before other tasks get a turn.
 const AT_ONCE: usize = 32;
 
 /// Serves all connections to the plugin socket. Never ends.
@@ -172,8 +172,8 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
     })
 }
 
-/// Disconnects the plugins that a new configuration no longer permits; `before` is the old one. A plugin file that has
-/// since appeared under the same name takes over without a gap.
+/// Disconnects the plugins that a new configuration no longer permits; `before` is the old one. If only a plugin file
+/// has since appeared under a plugin's name, the plugin stays until the file's process takes over.
 pub(crate) fn disconnect_unfit(daemon: &Rc<Daemon>, before: &Config) {
     for connected in daemon.registry.connected() {
         let Some(peer) = &connected.peer else { continue };
@@ -328,7 +328,8 @@ async fn encoded(
         let of_container = |container: &Container| messages::container_encoded(container, false);
         EncodedSnapshot { pods, containers: each_encoded(&containers, of_container).await }
     };
-    // Few containers are paused, so all are encoded while the paused ones are being found.
+    // Few containers are paused, so all are encoded as running while the paused ones are being
+    // found; these are then encoded again.
     let (paused, mut encoded) = tokio::join!(daemon.paused_among(&containers), encode_all);
     for at in paused {
         if let (Some(place), Some(container)) = (encoded.containers.get_mut(at), containers.get(at))
@@ -368,7 +369,7 @@ async fn synchronize(
     }
     connected.catch_up().await;
     takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
-    // No other task has run since the last queued event.
+    // No other task has run since `catch_up` sent the last queued event.
     let old = takeover::take_place(daemon, connected, takeover)?;
     remember_who_is_here(daemon);
     daemon.registry.returning.note_arrival();
@@ -432,15 +433,16 @@ fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: 
     refusals::report(daemon, ConnectionLine::Unsynchronized, id, (&line, &reason));
 }
 
-/// Records the connected plugins: creates wait for them after a restart (D14).
+/// Records the connected plugins: creates wait for them after a restart (D14), and wrappers read whether a plugin is
+/// to be asked about execs and which plugins protect containers.
 pub(crate) fn remember_who_is_here(daemon: &Daemon) {
     returning::remember(daemon);
     daemon.keep_execs_file();
     record_protecting_plugins(daemon);
 }
 
-/// Records the connected plugins that declare themselves protecting, for wrappers that find no daemon. A stopping
-/// daemon keeps the list: its plugins disconnect only because it stops.
+/// Records the connected plugins that protect containers by their own declaration, for wrappers that find no daemon.
+/// A stopping daemon leaves the list as it is: its plugins disconnect only because it stops.
 pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
     if daemon.process.is_ending.get() {
         return;

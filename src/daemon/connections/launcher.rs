@@ -88,7 +88,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
-        // Programs may continuously write other files than plugins to this folder.
+        // Programs may continuously write other files to this folder; the next check is then delayed.
         is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }

@@ -21,7 +21,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Plugin;
 
-/// The failure under which operators see all refusals of one kind, whichever processes caused them.
+/// The failure under which operators see all refused newcomers, whichever processes they are.
 const CONTESTED: &str = "several processes connect as one plugin";
 
 /// A newcomer: a new connection with the identity of a connected plugin, until it replaces that plugin.
@@ -42,7 +42,7 @@ impl Takeover {
     /// Begins a takeover if a plugin with the identity of `plugin` is connected.
     ///
     /// # Errors
-    /// Fails with the reason why the newcomer is refused; it is reported.
+    /// Fails with the reason why the newcomer is refused, which is already logged.
     pub(super) fn begin(
         daemon: &Daemon,
         plugin: &Plugin,

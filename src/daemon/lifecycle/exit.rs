@@ -95,7 +95,8 @@ async fn handle_exit(
     if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
         let written = async || written_code(daemon, &record).await;
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
-        // A `delete` may have reported the exit before; the removal is still to be reported.
+        // A `delete` may have reported the exit before; the code is recorded for the removal, which
+        // is still to be reported.
         note_code(daemon, &record, code);
     }
     let lane = daemon.lane(key);

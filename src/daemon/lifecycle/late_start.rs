@@ -61,7 +61,7 @@ pub(crate) async fn wait_and_notify(
     };
     while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
-        // If the container's folder is gone, only an event already received from it counts.
+        // If the container's folder is gone, only an event already received from it shows a start.
         let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
             folder.check_started(is_there).map(|is_started| (is_there, is_started))

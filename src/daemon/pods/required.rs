@@ -4,11 +4,11 @@
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
-//! learn of the pod by Synchronize. A plugin from which a rule hides the pod counts as absent. Exemptions are decided
-//! elsewhere, before.
+//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent. The caller supplies
+//! the exemptions.
 //!
-//! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if the
-//! pod alone decides that. It also applies if the engine serves plugins itself, and no annotation exempts from it.
+//! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if it
+//! selects by the pod alone. It also applies if the engine serves plugins itself, and no annotation exempts from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list counts. It does not for a pod that a container
+    /// Whether the default validator's list applies. It does not for a pod that a container
     /// announces: the validation of that container applies the list.
     is_validated: bool,
     promises: Vec<Promise>,
@@ -115,8 +115,8 @@ impl<'n> Requirement<'n> {
         missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
-    /// Refuses a container when a plugin that the operator requires is missing (D14). The default validator checks its
-    /// list and the pod's annotation after the plugins' responses.
+    /// Refuses a pod or container when a required plugin is missing (D14). For a container, the default validator checks
+    /// its list and the pod's annotation after the plugins' responses.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         self.require_promised()?;
@@ -275,12 +275,12 @@ impl<'n> Requirement<'n> {
         })
     }
 
-    /// Returns the plugins that a container of this pod may need and that have not answered.
+    /// Returns every plugin that this pod or a container of it may require, as not asked yet.
     pub(crate) fn unanswered(&self) -> Vec<Skipped> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Returns the plugins that a container of this pod may need and that are not connected.
+    /// Returns the plugins that this pod or a container of it may require and that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));

@@ -65,7 +65,7 @@ impl Reloads<'_> {
     }
 
     /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
-    /// daemon and a supervisor will start one.
+    /// daemon and a supervisor or wrapper will start one.
     async fn reload_if_fixed(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -182,7 +182,7 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // The new configuration may count other plugins' self-declarations.
+        // Under the new configuration, other plugins may protect containers by their declarations.
         admission::record_protecting_plugins(self.daemon);
     }
 }

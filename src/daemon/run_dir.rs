@@ -47,7 +47,7 @@ pub(crate) struct RunDir {
     socket: Cell<Option<SocketFile>>,
     /// The descriptor of the socket's listener, which stays open as long as the daemon runs.
     listener: Cell<RawFd>,
-    /// The last readable configuration, for wrappers that find an invalid one (D7).
+    /// The last valid configuration, for wrappers that find an invalid one (D7).
     snapshot: RefCell<Option<String>>,
     /// The task that handles notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
@@ -209,7 +209,7 @@ impl RunDir {
 
     fn has_socket(&self) -> Result<bool> {
         let path = self.daemon.config().daemon_socket();
-        // The service manager maintains its socket while it exists.
+        // The service manager's socket may be bound again; it only has to exist.
         Ok(match self.socket.get() {
             None => presence::exists(&path)?,
             Some(file) => file.is_at(&path)?,
@@ -253,8 +253,8 @@ impl RunDir {
     }
 }
 
-/// Waits until a file is removed, or until the next check. Returns the watches that are still
-/// valid; the watch of a removed folder is not.
+/// Waits until a file is removed, or until the next check. Returns the watches; `None` after a
+/// removal, because the watch of a removed folder is not valid.
 async fn wait(
     mut watched: Option<[WatchedFolder; 2]>,
     timer: &Timer,

@@ -30,7 +30,7 @@ const LOCK_CHECK: Duration = Duration::from_millis(10);
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
-/// Fails when another daemon runs, or others may write to the run directory.
+/// Fails when another daemon runs, or other users may write to the run directory.
 pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     let mut file = lock_file(config)?;
     let begun = Instant::now();
@@ -69,7 +69,7 @@ fn held(config: &Config) -> Error {
     Error::new(why).hint("nri-runc nri check names it")
 }
 
-/// Whether a daemon holds the lock; this does not take it.
+/// Whether a daemon holds the lock. If not, the lock is free again on return.
 pub(crate) fn is_locked(config: &Config) -> bool {
     let Some(file) = files::open_own(&config.daemon_lock()).or_absent() else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))

@@ -42,7 +42,7 @@ pub(crate) struct Predecessor {
     pub(crate) stand_in: Option<StandIn>,
 }
 
-/// The callers that wait for this program, and the time when requests were held.
+/// The callers that wait for this program, the time since which requests are held, and the previous version.
 pub(crate) struct Waiting {
     callers: Vec<RawFd>,
     held_at: u64,

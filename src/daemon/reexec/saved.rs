@@ -25,7 +25,7 @@ use crate::state::ContainerKey;
 pub(crate) struct SavedDaemon {
     /// The version of the program that left the state.
     pub(super) version: String,
-    /// The directory of the program's records.
+    /// The run directory, which has the records.
     pub(super) run_dir: PathBuf,
     /// The time from which requests were held, in nanoseconds of the monotonic clock.
     pub(super) held_at: u64,

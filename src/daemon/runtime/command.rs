@@ -31,7 +31,7 @@ const REAP_CHECK: Duration = Duration::from_millis(10);
 /// Runs `VERB ARGUMENTS` with the runtime that made the container, and its global flags.
 ///
 /// # Errors
-/// Fails with the last line of the runtime's stderr.
+/// Fails when the runtime cannot be run or does not exit, else with the last line of its stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     run_into(record, words, stdin, Stdio::null()).await
 }

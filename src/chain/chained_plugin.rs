@@ -247,7 +247,7 @@ impl ChainedPlugin {
     }
 
     /// Logs fields of the plugin's replies that this version does not know, each once per
-    /// connection, up to [`limits::UNKNOWN_FIELDS`]. Returns the fields that it logged.
+    /// connection, up to `limits::UNKNOWN_FIELDS`. Returns the fields that it logged.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();

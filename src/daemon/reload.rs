@@ -207,7 +207,7 @@ fn not_reloaded(why: &str) -> Error {
     Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
 }
 
-/// Returns the names of the changed keys that need a restart, or, if `needs_restart` is false, of the others.
+/// Returns a line about each changed key that needs a restart, or, if `needs_restart` is false, about the others.
 fn names(changed: &[ChangedKey], needs_restart: bool) -> Vec<String> {
     let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
     changed.iter().filter(wanted).map(|changed| changed.line.clone()).collect()

@@ -115,8 +115,8 @@ impl<'n> Requirement<'n> {
         missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
-    /// Refuses a pod or container when a required plugin is missing (D14). For a container, the default validator checks
-    /// its list and the pod's annotation after the plugins' responses.
+    /// Refuses a pod or container when a required plugin is missing (D14). For a container, the default validator
+    /// checks its list and the pod's annotation after the plugins' responses.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         self.require_promised()?;

@@ -116,8 +116,8 @@ pub(crate) async fn resume(
     (Waiting { callers, held_at, before }, metrics)
 }
 
-/// Follows foreground runs of the records and the watched processes again. Exits in the meantime
-/// are handled like any others.
+/// Watches the foreground `run`s on record and the init processes again. Exits in the meantime are
+/// handled like any others.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();

@@ -220,7 +220,7 @@ impl RuntimeState {
     }
 }
 
-/// Returns Unix time in nanoseconds of a time in clock ticks since boot, if known.
+/// Converts clock ticks since boot to Unix time in nanoseconds; `None` if a value is unknown.
 pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> Option<i64> {
     let since = i64::try_from(ticks? / TICKS).ok()?;
     Some((booted(host)? + since).saturating_mul(1_000_000_000))

@@ -41,7 +41,7 @@ pub(super) struct Admitted {
     pub(super) runtime: String,
     pub(super) description: Description,
     pub(super) bundle: Bundle,
-    /// The engine's container, as it is recorded.
+    /// The container as the engine requested it, encoded for the record.
     message: Wire,
 }
 
@@ -61,8 +61,8 @@ struct Edited {
 }
 
 /// Does the steps before plugins are asked: describes the container, checks for the required
-/// plugins, announces the pod and records the container. If a step fails, `record` keeps the data
-/// so far for `explain`.
+/// plugins, announces the pod and records the container. If a step fails, the data so far is
+/// remembered for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -323,7 +323,7 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     error_line.by(plugin.unwrap_or_default()).about(error.field().unwrap_or_default())
 }
 
-/// Records what happens in the chain in the container's record.
+/// Writes the chain's progress to the container's record.
 struct RecordNotes<'a> {
     daemon: &'a Daemon,
     key: &'a ContainerKey,

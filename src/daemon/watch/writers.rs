@@ -186,7 +186,7 @@ fn deliver(shared: &Shared, event: RawEvent) {
     let pid = u32::try_from(event.pid).ok().filter(|pid| *pid > 0);
     let writer = pid.zip(process).map(|(pid, process)| Writer { pid, process });
     let Some(file) = file else {
-        // The queue overflowed, so any of the files may have been written.
+        // Events were lost, so any of the files may have been written.
         let all: Vec<Listener> = shared.listeners.borrow().values().cloned().collect();
         return all.iter().for_each(|(_, on_write)| on_write(None));
     };

@@ -115,8 +115,8 @@ pub(crate) async fn announce(
     begin(daemon, &description.pod.id).await
 }
 
-/// Adds annotations to a pod on record. Podman's `kube play` puts the YAML's annotations on the pod's
-/// members, not on its infrastructure container, so they come from the first described member.
+/// Adds a member's annotations to its pod on record, without replacing any: Podman's `kube play` puts the
+/// YAML's annotations on the pod's members, not on its infrastructure container.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| pod.engine.behaviour().annotates_members);

@@ -108,8 +108,8 @@ async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String
     daemon.off_loop(sources::DEV, look).await.map_err(|error| error.why())
 }
 
-/// Counts, in the metrics, the results of the promises about a container whose creation was decided.
-/// A promise in audit mode that would have refused the container gets an entry in the audit log.
+/// Counts, in the metrics, the results of the promises about a container that is being created. A
+/// promise in audit mode that would refuse the container gets an entry in the audit log.
 pub(crate) fn note(daemon: &Daemon, key: &ContainerKey, promises: &[Promise]) {
     for promise in promises {
         daemon.report.metrics.plugins().count_promise(&promise.promise, &promise.result);

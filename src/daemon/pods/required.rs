@@ -123,7 +123,8 @@ impl<'n> Requirement<'n> {
         let is_present = |name: &str| self.takes_part(name);
         let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
-            // The validator would take a connected plugin of that name for the pre-installed one.
+            // The default validator compares only names, so it would accept any plugin that connected
+            // under the name of a pre-installed one.
             Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
                 let named = self.missing(|name| is_present(name) || stand_in(name).is_none())?;
                 missing.extend(named);

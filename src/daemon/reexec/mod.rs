@@ -215,8 +215,8 @@ impl Reexec<'_> {
         })
     }
 
-    /// Checks the configuration: with an error in it, the next program would refuse creates; with
-    /// another run directory it would find no records.
+    /// Checks the configuration: with an error in it, the next program would refuse creates. A changed
+    /// key that needs a restart is refused too: with another run directory there would be no records.
     fn check_configuration(&self) -> Result<()> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {

@@ -120,7 +120,7 @@ impl<T> PluginReply<T> {
 struct Terms {
     policy: Policy,
     rights: Result<Rc<Rights>, String>,
-    /// Why the plugin's rights are unknown for now.
+    /// Why the plugin's rights are unknown; `None` if they are known.
     doubt: Option<String>,
 }
 
@@ -167,7 +167,7 @@ pub struct ChainedPlugin {
     counts: RefCell<PluginCounts>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Strikes,
-    /// Consecutive execs for which the plugin's reply came too late; an `exec` waits less than the
+    /// Consecutive execs with a late reply, counted separately because an `exec` waits less than the
     /// plugin's time-out.
     pub(super) late_execs: Strikes,
     /// Wakes the requests that wait for the plugin, once it no longer answers.
@@ -287,7 +287,7 @@ impl ChainedPlugin {
         self.strikes.count() > 0
     }
 
-    /// Whether the plugin's last requests all timed out, so that containers are created without the plugin, or refused.
+    /// Whether so many requests in a row timed out that the plugin's failure policy may apply without a call.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }

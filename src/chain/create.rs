@@ -212,7 +212,7 @@ pub async fn create(
     let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
-        // NRI: the reference also lists plugins that did not reply, so a required plugin counts as
+        // NRI: the reference also lists plugins that did not reply, so a required plugin passes as
         // present although it was not consulted (BUG-24).
         let consulted = participants.registered.iter().filter(|member| !member.plugin.is_gone());
         let consulted = consulted.filter(|member| !unanswered.contains(&Rc::as_ptr(member)));

@@ -216,7 +216,7 @@ async fn take_in(
     Ok((merge(creation, member, &rights, answer).await?, cwd))
 }
 
-/// Asks all validators concurrently; a missing reply counts as a rejection.
+/// Asks all validators concurrently; a missing reply is a rejection.
 async fn validate(
     members: &ExecMembers<'_>,
     request: &ExecContainerRequest,

@@ -28,7 +28,7 @@ pub(crate) struct Bundle {
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container, so that this one must not run with it.
+    /// Whether the file on disk was patched for another container, so that this container must not run with it.
     is_patched: bool,
 }
 
@@ -204,7 +204,7 @@ fn temporary_suffix(incarnation: u64) -> String {
 /// Removes the daemon's temporary files, and restores the engine's document if the patched one is
 /// still in place. A missing bundle is left alone, and so is a document that was replaced or
 /// edited since. A temporary failure is retried for two thirds of a second, because the container's
-/// record, which holds the engine's document, may be removed next.
+/// record and the stored copy of the engine's document may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
     if record.outcome.patched.is_none() && record.state != Lifecycle::Creating {

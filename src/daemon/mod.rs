@@ -252,7 +252,7 @@ fn report(loaded: &Loaded) {
     }
 }
 
-/// Follows what engines do without calling the daemon.
+/// Starts the tasks that follow what engines do without calling the daemon.
 fn follow_engines(daemon: &Rc<Daemon>) {
     crio_removed::follow_all(daemon);
     resized::follow_all(daemon);

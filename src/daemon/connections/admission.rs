@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Registers plugins: external ones from the socket, pre-installed ones from `launcher.rs`.
 //!
-//! Handshakes run concurrently and are bounded; a connection that never registers delays no other. See D11 for which
-//! plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected plugin of the
-//! same identity (`takeover.rs`).
+//! Handshakes run concurrently, bounded in number and time; a connection that never registers delays no other. See D11
+//! for which plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected
+//! plugin of the same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -130,7 +130,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
                 plugin.disconnect(&why);
             }
         },
-        // `check` and `install` connect to identify the listener.
+        // `nri-runc nri check` and `install` connect only to identify the listener.
         Some(Err(error)) if registered.is_none() && error.to_string() == nri_transport::CLOSED => {
             debug!("process {pid} connected to the plugin socket and left");
         }
@@ -219,7 +219,7 @@ pub(super) async fn admit(
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // A plugin that connects later under a chosen name must not displace this plugin's metrics label.
+        // A later plugin under a name of its choice must not displace this plugin's label in the metrics.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.flight.clone());

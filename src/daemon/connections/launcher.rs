@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for
-//! the folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones, with growing
-//! pauses until they run steadily. A changed plugin's new process runs beside the old one, which is ended once the new
-//! one has replaced it in the chain (D41). This module decides nothing about containers.
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds, or waits until
+//! the folder exists; starts new plugins, stops removed ones, and restarts changed ones (D14) and exited ones, with
+//! growing pauses until they run steadily. A changed plugin's new process runs beside the old process, which is ended
+//! once the new one has replaced it in the chain (D41). This module decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -43,7 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Run time after which a plugin's next restart waits only for [`FIRST_PAUSE`].
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; a `None` makes a plugin's task stop the plugin.
+/// The plugin files to run, by identity (`NN-name`); a `None` makes a plugin's task stop the plugin.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running forever.

@@ -4,7 +4,7 @@
 //! slot that long even while other processes flood the socket.
 //!
 //! A peer is identified by user, cgroup and process, compared in this order and level by level:
-//! many processes of a container, or child cgroups that it made, count as one peer.
+//! many processes of a container, or child cgroups that it made, are one peer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,8 +36,8 @@ struct Slot {
 }
 
 impl Slots {
-    /// Takes a slot for a process of this user and cgroup. If none is free, a connection of the
-    /// peer with the most loses its slot, possibly this one.
+    /// Takes a slot for a process of this user and cgroup. If none is free, the peer with the most
+    /// connections loses a slot, which may be this one.
     pub(super) fn take(&self, uid: u32, cgroup: &str, pid: i32) -> Taken {
         let mut peer = vec![uid.to_string()];
         let levels = cgroup.split('/').filter(|part| !part.is_empty()).take(LEVELS);

@@ -289,7 +289,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(daemon: &Daemon, path: &Path) -> bool {
-    // A path that cannot be examined now does not count as lost.
+    // A path that cannot be examined now is not treated as lost.
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 

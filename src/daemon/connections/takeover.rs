@@ -4,7 +4,7 @@
 //! old connection stays in use; it replaces the old one once it has caught up.
 //!
 //! A newcomer that fails earlier changes nothing. If two processes repeatedly replace each other, the newcomer is
-//! refused. The registry handles order and queues.
+//! refused. The registry keeps the plugins' order and their event queues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -113,7 +113,7 @@ impl Takeover {
     }
 }
 
-/// Passes the fault point of a takeover; does nothing for a connection that replaces no plugin.
+/// Fails if a test has set a fault at this point of a takeover; does nothing if no plugin is replaced.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,
@@ -153,7 +153,7 @@ pub(super) fn take_place(
     Ok(old)
 }
 
-/// Notes a takeover from `old`.
+/// Logs a takeover from `old`, and records it for later decisions.
 fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     let (id, old_pid, at) = (&takeover.id, old.pid(), Instant::now());
     info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));

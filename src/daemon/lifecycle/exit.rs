@@ -102,7 +102,8 @@ async fn handle_exit(
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;
     let _turn = lane.turn.lock().await;
-    // The runtime process of `start` and a short-lived init may have been reaped together.
+    // The runtime process of `start` and a short-lived init may have been reaped together, so the
+    // start is settled first.
     settle::settle_exited(daemon, key, &lane).await;
     if daemon.container(key).is_some_and(|record| record.incarnation == incarnation) {
         stop::notify_once(daemon, key).await;

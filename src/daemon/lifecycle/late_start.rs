@@ -70,8 +70,8 @@ pub(crate) async fn wait_and_notify(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        // The fifo may have been written before the watch began. A `delete` ends the process before
-        // it removes the fifo.
+        // The fifo may have been written before the watch began. The process must still run, because
+        // a `delete` removes the fifo too, after the process has ended.
         let is_released = is_there
             && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
             && process.is_some_and(|process| !pidfd::has_ended(process));

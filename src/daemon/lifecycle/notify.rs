@@ -20,7 +20,7 @@ pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey
     }
 }
 
-/// Sends StartContainer; `hint` names the action that a refusal prevents.
+/// Sends StartContainer; `hint` is added to the error of a refusal.
 ///
 /// # Errors
 /// Fails with the name of the plugin that refused.

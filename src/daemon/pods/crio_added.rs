@@ -169,7 +169,7 @@ fn is_known(daemon: &Daemon, id: &str) -> bool {
         || daemon.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
-/// Handles an existing folder without waiting for plugins, because other folders may appear meanwhile.
+/// Handles a folder that may be a new pod's, without waiting for plugins: other folders may appear meanwhile.
 async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
     if daemon.watches.crio.arriving.borrow().contains(&id) {

@@ -134,7 +134,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pod's folders: one below the run root, one below the graph root.
+/// Returns the pod's folders: one below the run root of CRI-O's storage, one below its graph root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();

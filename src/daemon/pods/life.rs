@@ -282,8 +282,8 @@ async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// Sends RunPodSandbox to every plugin. Before that, the record lists the required plugins as unanswered, so that no
-/// pod looks answered if the daemon dies meanwhile (D40).
+/// Sends RunPodSandbox to the plugins in turn until one refuses. Before that, the record lists the required plugins as
+/// not asked, so that no pod looks answered if the daemon dies meanwhile (D40).
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);

@@ -75,7 +75,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Waits for required plugins that are not connected: after a daemon start for the expected
-    /// plugins (D14), then, up to `[plugin.NAME] wait`, as long as the caller waits.
+    /// plugins (D14), then up to the `wait` of the plugin or promise, but no longer than the caller.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -161,7 +161,7 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
-    /// Returns the promises that refuse the container because their plugin is missing.
+    /// Returns the promises that refuse the pod or container because their plugin is missing.
     fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
         let promises = self.promises.iter().filter(|promise| promise.is_enforced);
         promises.filter(move |promise| !self.is_kept(promise, &is_present))

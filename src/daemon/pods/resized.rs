@@ -92,11 +92,11 @@ struct Writes {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// By kubelet alone.
+    /// By kubelet, and not by another process since.
     ByKubelet,
-    /// By another process.
+    /// Only by another process, or by an unknown one.
     ByOther,
-    /// By kubelet, and later by another process: kubelet's value is unknown.
+    /// By kubelet, and later by another or unknown process: kubelet's value is unknown.
     Overwritten,
 }
 

@@ -62,7 +62,7 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises one soft and hard limit to `wanted`; if that is not permitted, the soft limit to the hard one.
+/// Raises the soft and the hard limit of a resource to `wanted`; if that is not permitted, only the soft one to `hard`.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),

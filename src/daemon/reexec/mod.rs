@@ -270,7 +270,7 @@ impl Reexec<'_> {
     }
 
     /// Ends the connections of plugins that have not registered or are not synchronized; otherwise
-    /// plugins that keep connecting would hold every request.
+    /// plugins that keep connecting would keep all requests waiting.
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();

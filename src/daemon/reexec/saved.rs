@@ -64,7 +64,7 @@ pub(super) struct SavedWrapperSocket {
 pub(super) struct SavedConnection {
     pub(super) plugin: SavedPlugin,
     pub(super) counts: PluginCounts,
-    /// The subjects that the plugin knows, as indexes of `subjects`.
+    /// The pods and containers that the plugin knows, as indexes of `subjects`.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
     pub(super) launched: Option<(PluginFile, u64)>,

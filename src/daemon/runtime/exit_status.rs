@@ -154,16 +154,16 @@ fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
     Some(images.with_file_name(home).join(container).join("exit"))
 }
 
-/// Exit codes, and the engines whose monitors write none.
+/// Exit codes that containerd published, and the monitors that write none.
 #[derive(Debug, Default)]
 pub(crate) struct ExitCodes {
     /// Engine and runtime root of the monitors that write no exit code.
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Sockets of the containerds whose exits are followed.
     sources: RefCell<BTreeSet<String>>,
-    /// The latest exits that these containerds published, oldest first; at most `limits::TASK_EXITS`.
+    /// The latest exits that the followed containerds published, oldest first; at most `limits::TASK_EXITS`.
     published: RefCell<VecDeque<TaskExit>>,
-    /// For tests: behaves like a kernel before Linux 6.15.
+    /// Whether to behave, for tests, as on a kernel before Linux 6.15.
     is_kernel_mute: Cell<bool>,
 }
 

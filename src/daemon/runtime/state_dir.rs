@@ -96,7 +96,7 @@ pub(crate) struct RuntimeState {
     pub(crate) runtime: RuntimeKind,
     /// The bundle directory, if the state names it.
     pub(crate) bundle: Option<String>,
-    /// The init process, while it exists.
+    /// The PID of the init process, if the state names it.
     pub(crate) pid: Option<u32>,
     /// When the init process started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
@@ -141,7 +141,7 @@ struct RuncCgroups {
     systemd: Value,
 }
 
-/// A member that counts as absent if it cannot be parsed, so that it does not hide the others.
+/// A member that is treated as absent if it cannot be parsed, so that it does not hide the others.
 #[derive(Default)]
 struct Lenient<T>(T);
 

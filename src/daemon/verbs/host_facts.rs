@@ -28,8 +28,8 @@ use crate::daemon::shared::Daemon;
 /// Number of CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them. The second value
-/// lists what this node lacks: the container is refused for that, but only after it is described.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value lists
+/// what this node lacks; the caller refuses the container for that after recording its description.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,

@@ -137,7 +137,7 @@ impl NewWatch {
         Arc::clone(&self.0.events)
     }
 
-    /// Receives the events of the watch that was added.
+    /// Returns the watch that was added under this number, which receives its events from now on.
     pub(crate) fn listen(self, number: i32) -> WatchedFolder {
         let shared = Rc::clone(&self.0);
         let (sender, news) = unbounded_channel();

@@ -21,7 +21,7 @@ use crate::daemon::watch::pidfd;
 /// continuously.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes of `struct fanotify_event_metadata`, and of the record after it that has the pidfd.
+/// Length in bytes of `struct fanotify_event_metadata`, and of the record after it that has the pidfd.
 const METADATA: usize = 24;
 const PIDFD_RECORD: usize = 8;
 

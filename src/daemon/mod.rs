@@ -164,8 +164,8 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
-/// Creates the loop, with one queue for all tasks. A `LocalSet` has a second one, and an event that wakes tasks of both
-/// costs another wait for the kernel's events.
+/// Creates the loop, with one queue for all tasks. A `LocalSet` has a second queue, and an event that wakes tasks of
+/// both costs another wait for the kernel's events.
 fn event_loop() -> Result<LocalRuntime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")

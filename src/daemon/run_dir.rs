@@ -90,7 +90,8 @@ impl RunDir {
         self.keep_rootless_marker();
     }
 
-    /// Keeps the policy file for unprivileged users, which `disable` and `enable` change too. Reports a failure once.
+    /// Writes the policy for unprivileged users, unless the file has it: `disable` and `enable` change the file too.
+    /// Reports a failure once.
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
         if config.is_of_user() {
@@ -227,7 +228,7 @@ impl RunDir {
             && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
-    /// Whether a wrapper has started another daemon before this one noticed the loss.
+    /// Whether a wrapper has started another daemon before this daemon noticed the loss.
     fn has_another(&self) -> bool {
         matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.daemon.config())
     }

@@ -276,7 +276,7 @@ async fn which_stays(
 }
 
 /// Waits while an external process is connected under the name of a plugin with `displace = "any"`:
-/// the two would replace each other repeatedly. Returns whether there was one.
+/// the two would replace each other repeatedly. Returns whether such a process was connected.
 async fn gives_way(
     daemon: &Daemon,
     file: &PluginFile,

@@ -314,7 +314,7 @@ async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
     listed.await.unwrap_or(false)
 }
 
-/// Takes the path if no process listens there; else notes which one does.
+/// Takes the path if no process listens there; else notes which process does.
 fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).or_absent();
     match socket::for_plugins(&daemon.config()) {

@@ -142,7 +142,7 @@ pub(super) fn take_place(
         if connected.has_strikes() {
             return Err("it did not answer an event in time".to_owned());
         }
-        // Another newcomer may have replaced it while this one was being synchronized.
+        // Another newcomer may have replaced the old plugin while this newcomer was being synchronized.
         takeover.refuse_fight(daemon, old)?;
     }
     let old = daemon.registry.take_place(connected);

@@ -59,7 +59,7 @@ pub(crate) fn watch(
 /// Number of attempts to learn an outcome, in two thirds of a second; then the next verb continues without it.
 const ATTEMPTS: usize = 6;
 
-/// Settles the verbs of this lane before the next one; the caller holds the lane. An unknown outcome
+/// Settles the verbs of this lane before the next verb; the caller holds the lane. An unknown outcome
 /// is checked up to [`ATTEMPTS`] times.
 pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();

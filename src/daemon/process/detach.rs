@@ -83,7 +83,7 @@ fn lift(
 /// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails if one cannot be reset: a daemon without CPU time would seem to hang.
+/// Fails if a priority cannot be reset: a daemon without CPU time would seem to hang.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;

@@ -100,10 +100,10 @@ pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
 pub(crate) struct PassedOn(Vec<RawFd>);
 
 impl PassedOn {
-    /// Passes these descriptors on.
+    /// Keeps these descriptors open across execve(2).
     ///
     /// # Errors
-    /// Fails when one is not open.
+    /// Fails when a descriptor is not open.
     pub(crate) fn new(numbers: Vec<RawFd>) -> Result<Self> {
         let passed_on = Self(numbers);
         for number in &passed_on.0 {

@@ -79,7 +79,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
 }
 
 /// Copies the list of plugins that declared themselves protecting from the other daemon's run directory: a
-/// wrapper without a daemon reads the list in this one. An unreadable list protects too.
+/// wrapper without a daemon reads the list in this run directory. An unreadable list protects too.
 fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {

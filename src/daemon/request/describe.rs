@@ -70,7 +70,7 @@ impl Description {
 
 /// Drops claims that an untrusted source must not make: an exempt namespace, a pod of Kubernetes or
 /// of another engine, an exempt container. A pod of an engine without namespaces gets the default
-/// one (D47), which exempts none. Returns whether the pod is exempt.
+/// namespace (D47), which exempts no pod. Returns whether the pod is exempt.
 fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());

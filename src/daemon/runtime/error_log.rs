@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds why the real runtime refused a container: the last error in the engine's `--log` file,
-//! read once the runtime has exited; and the plugin whose change the error is about, if it shows
-//! one. Without a log, only the engine knows the reason. This module only reads.
+//! read once the runtime has exited; and the plugin whose change the error is about, if the error
+//! shows that. Without a log, only the engine has the reason. This module only reads.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};

@@ -161,7 +161,7 @@ pub(crate) async fn host_facts(
         return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
-    // Reads off the loop, because a plugin may name a path on a file server that does not respond.
+    // Read on another thread, because a plugin may name a path on a file server that does not respond.
     let places = sources.join(", ");
     let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

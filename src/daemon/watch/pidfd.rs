@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches processes by descriptor: whether one has exited, and when one exits, without polling.
+//! Watches processes by descriptor: checks whether a process has exited, and waits for its exit without polling.
 //!
 //! A PID may be reused; PID and start time together identify one process. This module never sends a signal.
 

@@ -188,8 +188,8 @@ async fn settle_create(
     Ok(())
 }
 
-/// Returns the container's init process after the call; if the runtime's files are unknown, the one that its `state`
-/// command reports.
+/// Returns the container's init process after the call; if the runtime's files are unknown, the process that the
+/// runtime's `state` command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,

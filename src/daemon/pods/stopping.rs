@@ -28,7 +28,7 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     }
     drop(turn);
     drop(lane);
-    // A pod whose creation failed is no longer on record.
+    // A pod whose creation failed is no longer on record, so no other step drops its lane.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
 }
 

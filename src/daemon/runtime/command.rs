@@ -36,7 +36,8 @@ pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Res
     run_into(record, words, stdin, Stdio::null()).await
 }
 
-/// Whether the files of the container's runtime are unknown; its `state` or the process shows whether it exists.
+/// Whether the files of the container's runtime are unknown, so that only the runtime's `state` command or the
+/// container's process shows whether the container exists.
 pub(crate) fn has_unknown_files(record: &Container) -> bool {
     RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Other
 }

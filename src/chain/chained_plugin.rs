@@ -30,9 +30,9 @@ named! {
         Timeout => "timeout",
         /// A plugin's connection broke while it handled the request.
         Gone => "gone",
-        /// A plugin or a validator refused.
+        /// A plugin or a validator refused, or the operator's settings forbid the plugin's reply.
         Refused => "refused",
-        /// Two plugins set the same field.
+        /// Two plugins set the same field, or a plugin's reply is not valid for the request.
         Conflict => "conflict",
     }
 }
@@ -48,7 +48,7 @@ pub struct PluginFailure {
     pub text: String,
     /// The field that the plugin may not set, or that another plugin has set, by NRI's name.
     pub field: Option<NriField>,
-    /// The rule that refused the request.
+    /// The rule that the plugin's reply violates.
     pub against: Option<Box<RuleNote>>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// Creates a failure without a field.
+    /// Creates a failure without a field and a rule.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
@@ -77,7 +77,7 @@ impl PluginFailure {
         }
     }
 
-    /// Creates the failure of a reply that conflicts with others.
+    /// Creates the failure of a reply that cannot be merged.
     pub fn from_merge_error(plugin: &str, error: &MergeError) -> Self {
         let (cause, field, against) = match error {
             MergeError::NotAllowed { field, .. } => (Cause::Refused, Some(*field), None),
@@ -105,7 +105,7 @@ pub enum PluginReply<T> {
 }
 
 impl<T> PluginReply<T> {
-    /// Changes the content of a reply.
+    /// Converts an answer; a skip or refusal stays as it is.
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> PluginReply<U> {
         match self {
             Self::Answer(answer) => PluginReply::Answer(change(answer)),
@@ -120,7 +120,7 @@ impl<T> PluginReply<T> {
 struct Terms {
     policy: Policy,
     rights: Result<Rc<Rights>, String>,
-    /// Why the plugin's rights are unknown for now.
+    /// Why the plugin's rights are unknown; `None` if they are known.
     doubt: Option<String>,
 }
 
@@ -139,10 +139,10 @@ impl Terms {
     }
 }
 
-/// A plugin's counters, which the next program of this process continues.
+/// A plugin's counters, which survive a re-execution of the daemon.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct PluginCounts {
-    /// Requests sent to the plugin.
+    /// Requests that the plugin answered or let time out.
     pub requests: u64,
     /// Requests that the plugin did not answer in time.
     pub timeouts: u64,
@@ -167,17 +167,17 @@ pub struct ChainedPlugin {
     counts: RefCell<PluginCounts>,
     reported_unknown: RefCell<HashSet<String>>,
     strikes: Strikes,
-    /// Consecutive execs for which the plugin's reply came too late; an `exec` waits less than the
+    /// Consecutive execs with a late reply, counted separately because an `exec` waits less than the
     /// plugin's time-out.
     pub(super) late_execs: Strikes,
-    /// Wakes the requests that wait for a turn, once the plugin no longer answers.
+    /// Wakes the requests that wait for the plugin, once it no longer answers.
     given_up: Notify,
     /// Notifications of the extension that the plugin has not answered yet.
     notices: Cell<usize>,
 }
 
 impl ChainedPlugin {
-    /// Adds `plugin` to the chain with the operator's settings for it.
+    /// Creates the chain's entry for `plugin`, and applies the operator's settings to the plugin.
     pub fn new(plugin: Plugin, launched: bool, settings: &PluginSettings) -> Self {
         plugin.apply(settings, None);
         Self {
@@ -193,8 +193,8 @@ impl ChainedPlugin {
         }
     }
 
-    /// Marks the plugin's rights as unknown because of a mistake in the operator's settings: the
-    /// plugin may refuse requests, and its changes are dropped.
+    /// Marks the plugin's rights as unknown if the operator's settings contain a mistake: the
+    /// plugin may still refuse requests, but its changes are dropped.
     #[must_use]
     pub fn with_unknown_rights(self, mistake: Option<&str>) -> Self {
         let why =
@@ -204,7 +204,7 @@ impl ChainedPlugin {
     }
 
     /// Applies the operator's settings for this plugin from a reloaded configuration. A request in
-    /// flight keeps its former settings.
+    /// flight keeps its former time-out.
     pub fn reconfigure(&self, config: &Config) {
         let settings = config.plugin(self.plugin.index(), self.plugin.name());
         self.plugin.apply(&settings, Some(config.request_timeout));
@@ -247,7 +247,7 @@ impl ChainedPlugin {
     }
 
     /// Logs fields of the plugin's replies that this version does not know, each once per
-    /// connection. Returns the new ones.
+    /// connection, up to `limits::UNKNOWN_FIELDS`. Returns the fields that it logged.
     pub fn report_unknown(&self, fields: &[String]) -> Vec<String> {
         let mut reported = self.reported_unknown.borrow_mut();
         let mut new = Vec::new();
@@ -271,7 +271,7 @@ impl ChainedPlugin {
         self.terms.borrow().policy.clone()
     }
 
-    /// Notifies the plugin by the extension, unless too many of its notifications are unanswered.
+    /// Sends the plugin a notification of the extension, unless too many earlier ones are unanswered.
     pub async fn notify_by_extension<R: PluginRequest>(&self, request: &R) {
         if self.notices.get() >= limits::EXTENSION_NOTICES {
             return self.plugin.record_skip(R::METHOD, "busy");
@@ -282,12 +282,12 @@ impl ChainedPlugin {
         self.notices.set(self.notices.get() - 1);
     }
 
-    /// Whether the plugin's last request timed out.
+    /// Whether a request has timed out since the plugin's last answer.
     pub fn has_strikes(&self) -> bool {
         self.strikes.count() > 0
     }
 
-    /// Whether the plugin's last requests all timed out, so that containers are created without the plugin, or refused.
+    /// Whether so many requests in a row timed out that the plugin's failure policy may apply without a call.
     pub fn is_unresponsive(&self) -> bool {
         self.strikes.count() >= HANGING_STRIKES
     }
@@ -320,8 +320,8 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // Without this, a request would wait a full time-out of a hanging plugin for each
-            // request before it, and one plugin would delay many containers for minutes.
+            // Otherwise a request would wait one time-out for each request queued before it, and a
+            // hanging plugin would delay many containers for minutes.
             outcome = tokio::select! {
                 biased;
                 outcome = call => Some(outcome),

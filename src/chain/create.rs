@@ -25,7 +25,7 @@ pub struct Participants<'a> {
     pub builtin: &'a DefaultValidator,
     /// The operator's rules.
     pub scope: RuleScope<'a>,
-    /// The injections for this container, by index.
+    /// The injections for this container, sorted by index.
     pub injections: &'a [Injected],
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Participants<'_> {
 
 /// Observes a request on its way through the chain.
 pub trait ChainObserver {
-    /// Called when a plugin has changed the container (decision D15).
+    /// Called when a plugin or an injection may have changed the container (decision D15).
     fn container_changed(&self, _so_far: &mut Creation) {}
     /// Called when a plugin has answered, before its response is merged.
     fn answered(&self, _plugin: &str, _answer: &api::CreateContainerResponse) {}
@@ -55,12 +55,12 @@ impl ChainObserver for () {}
 pub struct ChainError {
     /// The reason.
     pub failure: PluginFailure,
-    /// The number of subscribers asked before the failure.
+    /// The number of subscribers asked until the failure, including the one that failed.
     pub asked: usize,
 }
 
-/// Bytes of a response above which another thread merges it, because the daemon has one thread for
-/// all requests.
+/// Length of a response, in bytes, above which another thread merges it: the daemon handles all
+/// requests on one thread.
 pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response; on this thread if the response is short.
@@ -129,7 +129,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// Sets the values of the injections that apply only if no other value is set.
+    /// Sets the injections' default values, where neither the container nor a plugin has a value.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {
@@ -156,7 +156,8 @@ fn check_owned<'o>(
 ///
 /// # Errors
 /// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
-/// requires a reply; or with all validators that reject or do not answer.
+/// requires a reply; with the first injection that conflicts; or with all validators that reject or
+/// do not answer.
 pub async fn create(
     participants: &Participants<'_>,
     mut creation: Creation,
@@ -211,7 +212,7 @@ pub async fn create(
     let owners = plugins.chain(injected).filter(|_| !scope.rules.is_empty());
     check_owned(&creation, owners).map_err(|failure| ChainError { failure, asked })?;
     if !validators.is_empty() || participants.builtin.enable {
-        // NRI: the reference also lists plugins that did not reply, so a required plugin counts as
+        // NRI: the reference also lists plugins that did not reply, so a required plugin passes as
         // present although it was not consulted (BUG-24).
         let consulted = participants.registered.iter().filter(|member| !member.plugin.is_gone());
         let consulted = consulted.filter(|member| !unanswered.contains(&Rc::as_ptr(member)));

@@ -28,7 +28,7 @@ use super::validate::{all_agree, rejection};
 /// set Args covers it.
 const CWD: &str = "Cwd";
 
-/// Time limit for all plugins together: a wrapper waits a second, including the transfer.
+/// Time limit for all plugins together, less than the second that a wrapper waits for the decision.
 pub(crate) const EXEC_WAIT: Duration = Duration::from_millis(850);
 
 /// Time in which a plugin is not asked about execs after three late replies in a row: otherwise
@@ -64,7 +64,7 @@ pub(crate) struct ExecChanges {
     /// Arguments, variables and limits.
     pub(crate) adjust: api::ContainerAdjustment,
     pub(crate) cwd: Option<String>,
-    /// The owners: fields with their plugins, such as `Env[PATH]` with `10-foo`.
+    /// The plugin that set each field, such as `Env[PATH]`: `10-foo`.
     pub(crate) owners: BTreeMap<String, String>,
     /// Changes that a rule in audit mode would refuse.
     pub(crate) noted: Vec<RuleNote>,
@@ -84,7 +84,7 @@ impl ExecChanges {
     }
 }
 
-/// The working directory so far, and the plugin that set it.
+/// The plugin that set the working directory, and the directory's path; `None` until a plugin sets it.
 type Cwd = Option<(String, String)>;
 
 /// Asks the subscribers in turn, merges their replies, and asks the validators.
@@ -216,7 +216,7 @@ async fn take_in(
     Ok((merge(creation, member, &rights, answer).await?, cwd))
 }
 
-/// Asks all validators concurrently; a missing reply counts as a rejection.
+/// Asks all validators concurrently; a missing reply is a rejection.
 async fn validate(
     members: &ExecMembers<'_>,
     request: &ExecContainerRequest,

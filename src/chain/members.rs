@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use super::ChainedPlugin;
 
-/// A plugin, with the data that the owner of the chain keeps about it.
+/// A plugin, with the data that the daemon's registry or a dry run stores about it.
 pub(crate) trait Member {
     /// Returns the plugin in the chain.
     fn chained(&self) -> &Rc<ChainedPlugin>;
-    /// Whether the plugin receives requests and events without delay.
+    /// Whether the plugin is synchronized and connected, so that it is asked.
     fn is_synchronized(&self) -> bool;
 }
 
@@ -38,7 +38,7 @@ impl<M: Member> Members<M> {
         synchronized.map(|member| Rc::clone(member.chained())).collect()
     }
 
-    /// Adds a member after those of its index.
+    /// Inserts a member after the others with the same index.
     pub(crate) fn insert(&self, member: M) -> Rc<M> {
         let member = Rc::new(member);
         let mut members = self.0.borrow_mut();

@@ -26,7 +26,7 @@ pub struct Notification {
     pub root: String,
     /// For UpdatePodSandbox: the overhead, and the requested resources.
     pub resources: Option<(Option<api::LinuxResources>, Option<api::LinuxResources>)>,
-    /// The pod's engine, and whether a tenant may have written it; rules use both.
+    /// The pod's engine, and whether a tenant may have written the pod's facts; rules use both.
     pub origin: (String, bool),
     /// Whether this is the first event about the container that plugins receive, because they received no
     /// CreateContainer.
@@ -63,7 +63,7 @@ impl Notification {
         Self { root: root.to_owned(), ..self }
     }
 
-    /// Sets the engine of the event's pod.
+    /// Sets the engine of the event's pod, and whether a tenant may have written the pod's facts.
     pub fn of_engine(self, engine: &str, is_doubtful: bool) -> Self {
         Self { origin: (engine.to_owned(), is_doubtful), ..self }
     }
@@ -86,7 +86,7 @@ impl Notification {
 /// Notifies the subscribers in turn until one refuses. Calls `observer` for skipped plugins.
 ///
 /// # Errors
-/// Fails with the first refusal, and the number of plugins asked before it.
+/// Fails with the first refusal, and the number of plugins asked so far.
 pub async fn notify_until_refused(
     subscribers: &[Rc<ChainedPlugin>],
     notification: &Notification,

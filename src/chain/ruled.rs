@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks up the operator's rules for one request: the fields that each plugin may set, and the parts of
-//! the request that each validator receives. `adaptation` enforces them.
+//! the request that each validator receives. `nri-adaptation` enforces the rights.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ impl std::fmt::Debug for RuleScope<'_> {
 }
 
 impl<'a> RuleScope<'a> {
-    /// Creates an empty set of rules.
+    /// Returns a scope without rules.
     pub fn none() -> Self {
         static NONE: Rules = Rules::none();
         Self { rules: &NONE, subject: None, pods: &() }
@@ -63,8 +63,8 @@ impl<'a> RuleScope<'a> {
         self.rules.rights(&Rights::default(), id, self.subject, std::iter::empty(), self.pods)
     }
 
-    /// Returns why this plugin's reply must be dropped: the plugin knew the request's container before a
-    /// rule hid the container from it. `None` if the reply counts.
+    /// Returns why changes in this plugin's reply must be dropped: the plugin knew the request's container
+    /// before a rule hid the container from it. `None` if no rule hides it.
     pub(super) fn hidden_since(&self, member: &ChainedPlugin) -> Option<String> {
         let (_, pod) = self.subject?;
         let rule = self.rules.hidden_by(member.id(), pod)?;

@@ -34,7 +34,7 @@ impl Strikes {
         self.resume(self.count.get() + 1, received);
     }
 
-    /// Clears the count: the plugin answered.
+    /// Resets the count, because the plugin answered.
     pub(super) fn clear(&self) {
         self.count.set(0);
     }

@@ -83,8 +83,8 @@ pub async fn stop(
     (updated, failures)
 }
 
-/// Accepts a reply. One that has an effect is dropped, with the reason, if the plugin's rights are unknown or
-/// a rule hides the container from the plugin.
+/// Accepts a reply. If the plugin's rights are unknown or a rule hides the container from the plugin, a reply
+/// with changes is dropped, and the reason is returned.
 pub(super) fn accept<T: Default + PartialEq>(
     member: &ChainedPlugin,
     scope: RuleScope<'_>,

@@ -49,7 +49,7 @@ pub(super) async fn validate<'a>(
     all_agree(failures)
 }
 
-/// Fails with all rejections, in one line.
+/// Fails if there are rejections, with one line that has all of them.
 pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailure> {
     let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match failures.into_iter().next() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles the files of a bundle (decisions D1 and D16): opens the engine's document, writes a
-//! patched one beside it, restores the engine's, removes temporary names. The wrapper exchanges the
-//! two files; until then the bundle is unchanged.
+//! patched one beside it, restores the engine's, removes temporary files. The wrapper exchanges the
+//! two files; until then the engine's document is in place.
 //!
 //! This module never decides about the contents of a document. It imports `shared`.
 
@@ -22,13 +22,13 @@ use crate::sources;
 use crate::spec::patch::{self, PatchError};
 use crate::state::{Container, ContainerKey, Lifecycle, Patched};
 
-/// The engine's document: what plugins receive and what the daemon patches.
+/// A bundle with the engine's document, which plugins receive and the daemon patches.
 pub(crate) struct Bundle {
     dir: Arc<OwnedFd>,
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container, so that this one must not run with it.
+    /// Whether the file on disk was patched for another container, so that this container must not run with it.
     is_patched: bool,
 }
 
@@ -37,7 +37,7 @@ impl Bundle {
     /// change is applied twice (D16). `bundle` is the directory's path as the engine gave it.
     ///
     /// # Errors
-    /// Fails when the document cannot be read.
+    /// Fails when the document cannot be read, or for now its stored original.
     pub(crate) async fn open(
         daemon: &Daemon,
         dir: OwnedFd,
@@ -72,7 +72,8 @@ impl Bundle {
                     original.bytes = pristine;
                     is_patched = true;
                 }
-                // Without the original, patching the document again could apply every change twice.
+                // Patching the patched document could apply every change twice; it is used only if
+                // the original is lost for good.
                 Err(error) if error.may_pass() => {
                     return Err(error.hint("nothing was changed or started"));
                 }
@@ -116,8 +117,8 @@ impl Bundle {
         self.write_beside(daemon, key, None).await.map(Some)
     }
 
-    /// Writes the patched document (or with `None` the engine's) beside the original, which is kept
-    /// (D1, D16). Returns the new file's name.
+    /// Writes the patched document (or with `None` the engine's) beside the original, of which the
+    /// daemon stores a copy (D1, D16). Returns the new file's name.
     ///
     /// # Errors
     /// Fails when the file cannot be written.
@@ -203,7 +204,7 @@ fn temporary_suffix(incarnation: u64) -> String {
 /// Removes the daemon's temporary files, and restores the engine's document if the patched one is
 /// still in place. A missing bundle is left alone, and so is a document that was replaced or
 /// edited since. A temporary failure is retried for two thirds of a second, because the container's
-/// record, which holds the engine's document, may be removed next.
+/// record and the stored copy of the engine's document may be removed next.
 pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     log_failure("restoring a bundle", daemon.host.point(Point::DaemonRestore));
     if record.outcome.patched.is_none() && record.state != Lifecycle::Creating {
@@ -232,7 +233,7 @@ pub(crate) async fn restore(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Acquires the bundle's turn; `None` while a verb of this container holds it, or if the bundle is gone.
+/// Acquires the bundle's turn; `None` while a verb of this container holds it, or if the bundle cannot be opened.
 async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<BundleTurn>> {
     let folder = PathBuf::from(record.folder());
     let open = move || files::open_dir(&folder).if_there();
@@ -240,8 +241,8 @@ async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<B
     daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
-/// Restores the document without waiting. `pristine` is the engine's document if the bundle's file
-/// holds another one.
+/// Restores the document without waiting. `pristine` is the stored copy of the engine's document;
+/// `None` if no patched document is on record.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
         Ok(dir) => dir,
@@ -269,14 +270,15 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
     Ok(())
 }
 
-/// Writes the engine's document beside the patched one. After an exchange the temporary name may
-/// hold the document of another container in the same bundle.
+/// Writes the engine's document beside the patched one, unless the temporary file has these bytes: after
+/// an exchange it may have those of another container in the same bundle.
 fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
     let pristine = match pristine {
         Ok(pristine) => pristine,
         Err(error) if error.may_pass() => return Err(error),
-        // The engine's document was lost with a run directory that was wiped.
+        // The stored copy is lost, for instance with a wiped run directory; the temporary file is
+        // used as it is.
         Err(lost) => return there.map(drop).map_err(|_missing| lost),
     };
     if there.is_ok_and(|there| there.bytes == pristine) {

@@ -72,11 +72,11 @@ const AUDIT_WAIT: Duration = Duration::from_secs(2);
 /// How the daemon was started.
 #[derive(Debug, Default)]
 pub(crate) struct Start {
-    /// Descriptor from which the wrapper that started the daemon reads one message.
+    /// Pipe through which the daemon sends one message to the wrapper that started it.
     pub ready_fd: Option<i32>,
     /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// Whether the previous program logged as a daemon that a wrapper started.
+    /// Whether the previous program logged as a daemon in the background does.
     pub in_background: bool,
     /// Only test whether a daemon can start: do the steps that need no run directory, then exit.
     pub is_trial: bool,
@@ -123,7 +123,7 @@ impl Beginning {
 /// Runs the daemon until a signal ends it.
 ///
 /// # Errors
-/// Fails when another daemon runs, or its sockets cannot be made.
+/// Fails when the daemon cannot start, for instance because another one runs.
 pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // A wrapper executes /proc/self/exe, which would make `ps` and `top` show `exe`.
@@ -164,14 +164,14 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     ended
 }
 
-/// Creates the loop, with one queue for all tasks. A `LocalSet` has a second one, and an event that wakes tasks of both
-/// costs another wait for the kernel's events.
+/// Creates the loop, with one queue for all tasks. A `LocalSet` has a second queue, and an event that wakes tasks of
+/// both costs another wait for the kernel's events.
 fn event_loop() -> Result<LocalRuntime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
 }
 
-/// Drops the attributes that this process inherited from its parent, before anything else.
+/// Drops the attributes that this process inherited from its parent, and raises its limits.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
@@ -252,7 +252,7 @@ fn report(loaded: &Loaded) {
     }
 }
 
-/// Follows what engines do without calling the daemon.
+/// Starts the tasks that follow what engines do without calling the daemon.
 fn follow_engines(daemon: &Rc<Daemon>) {
     crio_removed::follow_all(daemon);
     resized::follow_all(daemon);

@@ -65,7 +65,7 @@ impl Reloads<'_> {
     }
 
     /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
-    /// daemon and a supervisor will start one.
+    /// daemon and a supervisor or wrapper will start one.
     async fn reload_if_fixed(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -182,7 +182,7 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // The new configuration may count other plugins' self-declarations.
+        // Under the new configuration, other plugins may protect containers by their declarations.
         admission::record_protecting_plugins(self.daemon);
     }
 }
@@ -207,7 +207,7 @@ fn not_reloaded(why: &str) -> Error {
     Error::new(format!("configuration not reloaded, the previous one stays in force: {why}"))
 }
 
-/// Returns the names of the changed keys that need a restart, or, if `needs_restart` is false, of the others.
+/// Returns a line about each changed key that needs a restart, or, if `needs_restart` is false, about the others.
 fn names(changed: &[ChangedKey], needs_restart: bool) -> Vec<String> {
     let wanted = |changed: &&ChangedKey| (changed.effect == Effect::Restart) == needs_restart;
     changed.iter().filter(wanted).map(|changed| changed.line.clone()).collect()

@@ -47,7 +47,7 @@ pub(crate) struct RunDir {
     socket: Cell<Option<SocketFile>>,
     /// The descriptor of the socket's listener, which stays open as long as the daemon runs.
     listener: Cell<RawFd>,
-    /// The last readable configuration, for wrappers that find an invalid one (D7).
+    /// The last valid configuration, for wrappers that find an invalid one (D7).
     snapshot: RefCell<Option<String>>,
     /// The task that handles notes of calls that bypassed the daemon.
     following: RefCell<Option<JoinHandle<()>>>,
@@ -90,7 +90,8 @@ impl RunDir {
         self.keep_rootless_marker();
     }
 
-    /// Keeps the policy file for unprivileged users, which `disable` and `enable` change too. Reports a failure once.
+    /// Writes the policy for unprivileged users, unless the file has it: `disable` and `enable` change the file too.
+    /// Reports a failure once.
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
         if config.is_of_user() {
@@ -209,7 +210,7 @@ impl RunDir {
 
     fn has_socket(&self) -> Result<bool> {
         let path = self.daemon.config().daemon_socket();
-        // The service manager maintains its socket while it exists.
+        // The service manager's socket may be bound again; it only has to exist.
         Ok(match self.socket.get() {
             None => presence::exists(&path)?,
             Some(file) => file.is_at(&path)?,
@@ -227,7 +228,7 @@ impl RunDir {
             && presence::is_dir(&run.join(REFUSED_DIR))?)
     }
 
-    /// Whether a wrapper has started another daemon before this one noticed the loss.
+    /// Whether a wrapper has started another daemon before this daemon noticed the loss.
     fn has_another(&self) -> bool {
         matches!(self.has_lock(), Ok(false)) && sockets::is_locked(&self.daemon.config())
     }
@@ -253,8 +254,8 @@ impl RunDir {
     }
 }
 
-/// Waits until a file is removed, or until the next check. Returns the watches that are still
-/// valid; the watch of a removed folder is not.
+/// Waits until a file is removed, or until the next check. Returns the watches; `None` after a
+/// removal, because the watch of a removed folder is not valid.
 async fn wait(
     mut watched: Option<[WatchedFolder; 2]>,
     timer: &Timer,

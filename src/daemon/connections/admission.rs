@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Registers plugins: external ones from the socket, pre-installed ones from `launcher.rs`.
 //!
-//! Handshakes run concurrently and are bounded; a connection that never registers delays no other. See D11 for which
-//! plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected plugin of the
-//! same identity (`takeover.rs`).
+//! Handshakes run concurrently, bounded in number and time; a connection that never registers delays no other. See D11
+//! for which plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected
+//! plugin of the same identity (`takeover.rs`).
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -127,7 +127,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
                 plugin.disconnect(&why);
             }
         },
-        // `check` and `install` connect to identify the listener.
+        // `nri-runc nri check` and `install` connect only to identify the listener.
         Some(Err(error)) if registered.is_none() && error.to_string() == nri_transport::CLOSED => {
             debug!("process {pid} connected to the plugin socket and left");
         }
@@ -169,8 +169,8 @@ async fn may_be(daemon: &Rc<Daemon>, plugin: &Plugin, peer: &PluginPeer) -> Resu
     })
 }
 
-/// Disconnects the plugins that a new configuration no longer permits; `before` is the old one. A plugin file that has
-/// since appeared under the same name takes over without a gap.
+/// Disconnects the plugins that a new configuration no longer permits; `before` is the old one. If only a plugin file
+/// has since appeared under a plugin's name, the plugin stays until the file's process takes over.
 pub(crate) fn disconnect_unfit(daemon: &Rc<Daemon>, before: &Config) {
     for connected in daemon.registry.connected() {
         let Some(peer) = &connected.peer else { continue };
@@ -216,7 +216,7 @@ pub(super) async fn admit(
     let counted_connections = daemon.report.metrics.plugins();
     let config = daemon.config();
     if launched || config.names_plugin(&id) {
-        // A plugin that connects later under a chosen name must not displace this plugin's metrics label.
+        // A later plugin under a name of its choice must not displace this plugin's label in the metrics.
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.flight.clone());
@@ -334,7 +334,7 @@ async fn synchronize(
     }
     connected.catch_up().await;
     takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
-    // No other task has run since the last queued event.
+    // No other task has run since `catch_up` sent the last queued event.
     let old = takeover::take_place(daemon, connected, takeover)?;
     remember_who_is_here(daemon);
     daemon.registry.returning.note_arrival();
@@ -398,15 +398,16 @@ fn report_unsynchronized(daemon: &Rc<Daemon>, connected: &ConnectedPlugin, why: 
     refusals::report(daemon, ConnectionLine::Unsynchronized, id, (&line, &reason));
 }
 
-/// Records the connected plugins: creates wait for them after a restart (D14).
+/// Records the connected plugins: creates wait for them after a restart (D14), and wrappers read whether a plugin is
+/// to be asked about execs and which plugins protect containers.
 pub(crate) fn remember_who_is_here(daemon: &Daemon) {
     returning::remember(daemon);
     daemon.keep_execs_file();
     record_protecting_plugins(daemon);
 }
 
-/// Records the connected plugins that declare themselves protecting, for wrappers that find no daemon. A stopping
-/// daemon keeps the list: its plugins disconnect only because it stops.
+/// Records the connected plugins that protect containers by their own declaration, for wrappers that find no daemon.
+/// A stopping daemon leaves the list as it is: its plugins disconnect only because it stops.
 pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
     if daemon.process.is_ending.get() {
         return;

@@ -112,7 +112,7 @@ impl LaunchedRun {
         self.task.is_finished()
     }
 
-    /// Ends the plugin: it receives no new request, and its pending requests are answered first.
+    /// Ends the plugin: it receives no new request, and has a limited time to answer its pending ones.
     pub(super) async fn end(mut self, daemon: &Daemon, why: &str) {
         match self.registration.connected() {
             Some(connected) => {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds (or waits for
-//! the folder), starts new plugins, stops removed ones, restarts changed ones (D14) and exited ones, with growing
-//! pauses until they run steadily. A changed plugin's new process runs beside the old one, which is ended once the new
-//! one has replaced it in the chain (D41). This module decides nothing about containers.
+//! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds, or waits until
+//! the folder exists; starts new plugins, stops removed ones, and restarts changed ones (D14) and exited ones, with
+//! growing pauses until they run steadily. A changed plugin's new process runs beside the old process, which is ended
+//! once the new one has replaced it in the chain (D41). This module decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -43,7 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Run time after which a plugin's next restart waits only for [`FIRST_PAUSE`].
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The plugin files to run, by name; a `None` makes a plugin's task stop the plugin.
+/// The plugin files to run, by identity (`NN-name`); a `None` makes a plugin's task stop the plugin.
 type WantedPlugins = BTreeMap<String, Sender<Option<PluginFile>>>;
 
 /// Keeps the pre-installed plugins running forever.
@@ -88,7 +88,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             }
             tokio::time::sleep(FOLDER_CHECK).await;
         }
-        // Programs may continuously write other files than plugins to this folder.
+        // Programs may continuously write other files to this folder; the next check is then delayed.
         is_busy = is_news && done.as_ref() == Some(&seen);
     }
 }
@@ -276,7 +276,7 @@ async fn which_stays(
 }
 
 /// Waits while an external process is connected under the name of a plugin with `displace = "any"`:
-/// the two would replace each other repeatedly. Returns whether there was one.
+/// the two would replace each other repeatedly. Returns whether such a process was connected.
 async fn gives_way(
     daemon: &Daemon,
     file: &PluginFile,

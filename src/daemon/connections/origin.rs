@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides which processes may connect under a plugin's name (`[plugin.NAME] from`, decision D44), by the kernel's
-//! facts about the connecting process and the daemon's records of pods.
+//! Collects the facts by which `registry/peer.rs` decides which processes may connect under a plugin's name
+//! (`[plugin.NAME] from`, decision D44): what the kernel and the daemon's records of pods show about the process.
 //!
-//! A process's claims about itself do not count. A PID may be reused, so the process is held by a descriptor: the one
+//! A process's claims about itself prove nothing. A PID may be reused, so the process is held by a descriptor: the one
 //! that the kernel made when it connected (SO_PEERPIDFD, since Linux 6.5), else one opened now, while the connection
-//! lasts. Facts about a process that has since ended do not count. This module only collects evidence.
+//! lasts. Facts about a process that has since ended prove nothing. This module decides nothing.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -74,8 +74,8 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
 }
 
 /// Determines whether the process executes this host's file, if an `exe:` rule needs that. The
-/// process chose the path, and its file system may hang: the calls run off the loop, and a time-out
-/// counts as no proof.
+/// process chose the path, and its file system may hang: the calls run on another thread, and a
+/// time-out proves nothing.
 pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
     let facts = &peer.facts;
     if !facts.needs_file(&daemon.config()) {

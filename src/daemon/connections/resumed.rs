@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resumes plugins that were connected to the previous program of this process at once, with the subjects that they
-//! know. They are not notified of the re-execution. Launched plugins keep running.
+//! Resumes, after a re-execution of the daemon, the plugins that were connected before, each with the pods and
+//! containers that it knows. They are not notified of the re-execution. Launched plugins keep running.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use crate::daemon::shared::Daemon;
 use crate::error::{Context, Result};
 use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
 
-/// Registers a resumed plugin, with the subjects that it knows.
+/// Registers a resumed plugin, with the pods and containers that it knows.
 ///
 /// # Errors
 /// Fails when its descriptor is unusable; its connection is then closed.

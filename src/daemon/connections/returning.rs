@@ -40,7 +40,7 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     json!({
         "id": plugin.id(),
         "pid": pid,
-        // Without a start time, any process with that PID counts as the plugin's.
+        // Without a start time, any process with that PID is taken for the plugin's.
         "start": pid.and_then(|pid| pidfd::start_time(&daemon.host, pid).or_absent()?),
         "service": is_service(&cgroup),
         "pod": pod_of(&daemon.records.read(), &cgroup),
@@ -51,8 +51,8 @@ fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
 pub(crate) const SHOWN_MORE: &str =
     "rules no longer hide pods from it: it is to be synchronized with them";
 
-/// Disconnects plugins to which a reload makes more pods visible: a connection has only one Synchronize, so they
-/// receive these pods when they reconnect. Meanwhile creates wait for them, as after a daemon start.
+/// Disconnects plugins that a reload must synchronize again, for instance because they may see more pods: a connection
+/// has only one Synchronize, so they must reconnect. Meanwhile creates wait for them, as after a daemon start.
 pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>], why: &str) {
     for plugin in plugins {
         let id = plugin.id();
@@ -90,7 +90,7 @@ fn configured(config: &Config) -> BTreeSet<String> {
 
 /// Makes creates wait from the daemon's start on, up to the registration time-out.
 pub(crate) fn expect_at_start(daemon: &Daemon) {
-    // No request is served yet.
+    // No request is served yet, so a read that is retried delays none.
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));
 }
 
@@ -135,7 +135,7 @@ fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> 
     let pod = row["pod"].as_str();
     let has_pod = pod.is_some_and(|pod| daemon.records.read().pod(pod).is_some());
     if has_pod || row["service"] == true {
-        // A kubelet or systemd restarts it.
+        // Kubelet or systemd restarts it.
         return Some(ExpectedPlugin::default());
     }
     let Ok(process) = pidfd::open_same(&daemon.host, pid, number("start")) else {
@@ -169,7 +169,7 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
     uids.find(|uid| !uid.is_empty())
 }
 
-/// Returns the cgroup of a process: from the line for cgroup v2, which every host has, else from the first line.
+/// Returns the cgroup of a process: the longest path that the kernel lists, of any hierarchy.
 pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();

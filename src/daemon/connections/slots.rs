@@ -4,7 +4,7 @@
 //! slot that long even while other processes flood the socket.
 //!
 //! A peer is identified by user, cgroup and process, compared in this order and level by level:
-//! many processes of a container, or child cgroups that it made, count as one peer.
+//! many processes of a container, or child cgroups that it made, are one peer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::limits;
 
-/// Levels of a cgroup's path that are compared: a container may nest cgroups.
+/// Maximum number of levels of a cgroup's path that are compared; a container may nest more.
 const LEVELS: usize = 12;
 
 /// The occupied slots, the oldest connection first.
@@ -28,7 +28,7 @@ pub(super) struct Taken {
 }
 
 struct Slot {
-    /// The group of peers at each level, from the outermost group to the process.
+    /// The user, the parts of the cgroup's path, and the process.
     peer: Vec<String>,
     pid: i32,
     is_lost: Cell<bool>,
@@ -36,8 +36,8 @@ struct Slot {
 }
 
 impl Slots {
-    /// Takes a slot for a process of this user and cgroup. If none is free, closes another
-    /// connection.
+    /// Takes a slot for a process of this user and cgroup. If none is free, the peer with the most
+    /// connections loses a slot, which may be this one.
     pub(super) fn take(&self, uid: u32, cgroup: &str, pid: i32) -> Taken {
         let mut peer = vec![uid.to_string()];
         let levels = cgroup.split('/').filter(|part| !part.is_empty()).take(LEVELS);

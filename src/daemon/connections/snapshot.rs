@@ -11,7 +11,7 @@ use crate::daemon::shared::{Daemon, messages};
 use crate::plugin::{Encoded, EncodedSnapshot};
 use crate::state::{Container, Pod};
 
-/// Pods or containers encoded before other tasks get a turn.
+/// Pods or containers that are encoded in a row before other tasks get a turn.
 const AT_ONCE: usize = 32;
 
 /// Containers whose freezers are read before other tasks get a turn.
@@ -35,7 +35,8 @@ pub(super) async fn encode(
         let of_container = |container: &Container| messages::container_encoded(container, false);
         EncodedSnapshot { pods, containers: turns.encode(containers, of_container).await }
     };
-    // Few containers are paused, so all are encoded while the paused ones are being found.
+    // Few containers are paused, so all are encoded as running while the paused ones are being
+    // found; these are then encoded again.
     let (paused, mut encoded) = tokio::join!(turns.find_paused(containers), encode_all);
     for at in paused {
         if let (Some(place), Some(container)) = (encoded.containers.get_mut(at), containers.get(at))

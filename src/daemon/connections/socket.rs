@@ -155,8 +155,8 @@ pub(crate) fn abandon(change: SocketChange, next: &Config) {
     }
 }
 
-/// Switches to the prepared socket, once the configuration is in force; `before` is the path until
-/// now. Connected plugins stay.
+/// Switches to the prepared socket, once the configuration is in force; `before` is the former
+/// path. Connected plugins stay.
 pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
     let slot = &daemon.registry.socket;
     match change {
@@ -289,7 +289,7 @@ async fn ends(process: Option<&OwnedFd>) {
 }
 
 fn is_ours(daemon: &Daemon, path: &Path) -> bool {
-    // A path that cannot be examined now does not count as lost.
+    // A path that cannot be examined now is not treated as lost.
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
@@ -307,14 +307,14 @@ async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolde
 }
 
 /// Whether the kernel lists `pid` as a listener at the path. The list may have thousands of lines,
-/// so it is read off this thread.
+/// so another thread reads it.
 async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
     let (host, path) = (daemon.host.clone(), path.to_owned());
     let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
     listed.await.unwrap_or(false)
 }
 
-/// Takes the path if no process listens there; else notes which one does.
+/// Takes the path if no process listens there; else notes which process does.
 fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).or_absent();
     match socket::for_plugins(&daemon.config()) {

@@ -4,7 +4,7 @@
 //! old connection stays in use; it replaces the old one once it has caught up.
 //!
 //! A newcomer that fails earlier changes nothing. If two processes repeatedly replace each other, the newcomer is
-//! refused. The registry handles order and queues.
+//! refused. The registry keeps the plugins' order and their event queues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::host::Point;
 use crate::plugin::Plugin;
 
-/// The failure under which operators see all refusals of one kind, whichever processes caused them.
+/// The failure under which operators see all refused newcomers, whichever processes they are.
 const CONTESTED: &str = "several processes connect as one plugin";
 
 /// A newcomer: a new connection with the identity of a connected plugin, until it replaces that plugin.
@@ -42,7 +42,7 @@ impl Takeover {
     /// Begins a takeover if a plugin with the identity of `plugin` is connected.
     ///
     /// # Errors
-    /// Fails with the reason why the newcomer is refused; it is reported.
+    /// Fails with the reason why the newcomer is refused, which is already logged.
     pub(super) fn begin(
         daemon: &Daemon,
         plugin: &Plugin,
@@ -113,7 +113,7 @@ impl Takeover {
     }
 }
 
-/// Passes the fault point of a takeover; does nothing for a connection that replaces no plugin.
+/// Fails if a test has set a fault at this point of a takeover; does nothing if no plugin is replaced.
 pub(super) fn pass(
     daemon: &Daemon,
     takeover: Option<&Takeover>,
@@ -142,7 +142,7 @@ pub(super) fn take_place(
         if connected.has_strikes() {
             return Err("it did not answer an event in time".to_owned());
         }
-        // Another newcomer may have replaced it while this one was being synchronized.
+        // Another newcomer may have replaced the old plugin while this newcomer was being synchronized.
         takeover.refuse_fight(daemon, old)?;
     }
     let old = daemon.registry.take_place(connected);
@@ -153,7 +153,7 @@ pub(super) fn take_place(
     Ok(old)
 }
 
-/// Notes a takeover from `old`.
+/// Logs a takeover from `old`, and records it for later decisions.
 fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     let (id, old_pid, at) = (&takeover.id, old.pid(), Instant::now());
     info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));

@@ -16,8 +16,8 @@ use crate::limits;
 use crate::plugin::api::extension::ALL_EXTENSION_EVENTS;
 use crate::plugin::{PluginIdentity, Upcalls, api};
 
-/// The requests of one plugin. They arrive on tasks that cannot use the thread-bound state, so they
-/// are queued.
+/// Receives the requests of one plugin, and queues them: they arrive on tasks that cannot use the
+/// daemon's thread-bound state.
 struct UpdateRequests {
     requests: tokio::sync::mpsc::Sender<Unsolicited>,
     registered: Arc<OnceLock<PluginIdentity>>,

@@ -95,13 +95,15 @@ async fn handle_exit(
     if let Some(record) = daemon.container(key).filter(|record| !record.is_sandbox) {
         let written = async || written_code(daemon, &record).await;
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
-        // A `delete` may have reported the exit before; the removal is still to be reported.
+        // A `delete` may have reported the exit before; the code is recorded for the removal, which
+        // is still to be reported.
         note_code(daemon, &record, code);
     }
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;
     let _turn = lane.turn.lock().await;
-    // The runtime process of `start` and a short-lived init may have been reaped together.
+    // The runtime process of `start` and a short-lived init may have been reaped together, so the
+    // start is settled first.
     settle::settle_exited(daemon, key, &lane).await;
     if daemon.container(key).is_some_and(|record| record.incarnation == incarnation) {
         stop::notify_once(daemon, key).await;

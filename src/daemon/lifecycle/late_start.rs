@@ -61,7 +61,7 @@ pub(crate) async fn wait_and_notify(
     };
     while waits(daemon).is_some() {
         let has_ended = process.is_none_or(pidfd::has_ended);
-        // If the container's folder is gone, only an event already received from it counts.
+        // If the container's folder is gone, only an event already received from it shows a start.
         let is_there = state_dir::exists(&daemon.host, key);
         let is_started = is_there.and_then(|is_there| {
             folder.check_started(is_there).map(|is_started| (is_there, is_started))
@@ -70,8 +70,8 @@ pub(crate) async fn wait_and_notify(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        // The fifo may have been written before the watch began. A `delete` ends the process before
-        // it removes the fifo.
+        // The fifo may have been written before the watch began. The process must still run, because
+        // a `delete` removes the fifo too, after the process has ended.
         let is_released = is_there
             && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
             && process.is_some_and(|process| !pidfd::has_ended(process));

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Notifies every plugin that knows the container of a past event.
+/// Sends a past event of the container to every plugin that knows the container.
 pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey) {
     let Some(notification) = daemon.notification_for_plugins(event, key) else { return };
     let pods = target::KnownPods { daemon, subject: Some(key) };
@@ -20,7 +20,7 @@ pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey
     }
 }
 
-/// Sends StartContainer; `hint` names the action that a refusal prevents.
+/// Sends StartContainer; `hint` is added to the error of a refusal.
 ///
 /// # Errors
 /// Fails with the name of the plugin that refused.

@@ -39,8 +39,8 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done before the turn is acquired: now that the runtime has exited, another request may write even without
-        // the turn.
+        // Done before the turn is acquired: now that the runtime has exited, another task may write the container's
+        // cgroup files even without the turn.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {
@@ -56,11 +56,11 @@ pub(crate) fn watch(
     });
 }
 
-/// Attempts to learn an unknown outcome, within two thirds of a second; then the next verb continues without it.
+/// Number of attempts to learn an outcome, in two thirds of a second; then the next verb continues without it.
 const ATTEMPTS: usize = 6;
 
-/// Settles the verbs of this lane before the next one; the caller holds the lane. Waits a moment
-/// for an outcome that is still unknown.
+/// Settles the verbs of this lane before the next verb; the caller holds the lane. An unknown outcome
+/// is checked up to [`ATTEMPTS`] times.
 pub(crate) async fn settle_before(daemon: &Rc<Daemon>, key: &ContainerKey, lane: &Lane) {
     let mut backoff = Backoff::default();
     for attempt in 1..=ATTEMPTS {
@@ -145,7 +145,7 @@ async fn conclude(
 }
 
 /// Waits for the runtime process that started a short-lived container, so that the start is
-/// reported before the exit. A hanging runtime delays the exit at most by the limit.
+/// reported before the exit. A hanging runtime delays the exit by at most [`START_WAIT`].
 pub(crate) async fn wait_for_start(lane: &Lane) {
     let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
@@ -188,8 +188,8 @@ async fn settle_create(
     Ok(())
 }
 
-/// Returns the container's init process after the call; if the runtime's files are unknown, the one that its `state`
-/// command reports.
+/// Returns the container's init process after the call; if the runtime's files are unknown, the process that the
+/// runtime's `state` command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -235,7 +235,7 @@ pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKe
     }
 }
 
-/// Waits for the start of a foreground `run`, because that command lasts as long as its container.
+/// Reports the start of a `run`'s container when it happens: a foreground `run` exits only after its container.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
     let mut init = None;

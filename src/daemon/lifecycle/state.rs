@@ -124,8 +124,8 @@ pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<
     daemon.written_exit_code(record).await.or_absent().flatten()
 }
 
-/// Returns the exit code on record, or the one that the engine has written since; its files are read until the
-/// container is removed.
+/// Returns the exit code on record, else the one that the engine has written or published since; its files are read
+/// until the container is removed.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.process.exit_code {
         Some(code) => Some(code),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gets exit codes from containerd's events, for kernels that report none (before 6.15). The daemon subscribes once to
-//! each containerd, while containers of it are watched, and again after containerd restarts. Plugins wait no longer
-//! for these events than for other exit codes.
+//! each containerd, while any container on record uses containerd's shim, and again after containerd restarts. Plugins
+//! wait no longer for these events than for other exit codes.
 
 use std::rc::Rc;
 

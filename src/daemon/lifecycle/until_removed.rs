@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Watches containers that the runtime has deleted but their engine still keeps: containerd's CRI
 //! plugin has a folder for each container and sandbox until it removes them. Such a container
-//! counts as removed, and plugins are notified, once that folder is gone.
+//! is removed, and plugins are notified, once that folder is gone.
 //!
 //! One watch serves all containers of an engine. Without a watch, and for every other engine, the
-//! runtime's `delete` counts as the removal. This module never writes to these folders.
+//! runtime's `delete` is the removal. This module never writes to these folders.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

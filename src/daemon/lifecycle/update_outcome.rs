@@ -123,8 +123,8 @@ pub(crate) fn conclude(
     ConcludedUpdate { is_told, failed: None, restoring: None }
 }
 
-/// Logs values that the engine repeats without effect: once, with the first value and the number of
-/// others. Returns the values that are not on record.
+/// Logs the values, not yet on record, that the engine sets without effect: up to [`limits::LISTED`],
+/// and the number of others. Returns all of them.
 fn log_repeated(
     record: &Container,
     repeated: &[RepeatedValue],

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds pods that appear without a call (decision D20): without infrastructure containers, CRI-O
+//! Finds pods that appear without a runtime call (decision D20): without infrastructure containers, CRI-O
 //! represents a pod by a folder with a document, and runs no runtime before the pod's first
 //! container. The daemon watches the parent folder, and reads one file for each new pod.
 //!
 //! A pod is announced once, by its folder or its first container, whichever is seen first.
-//! `crio_removed.rs` handles its end. This module writes nothing and polls nothing.
+//! `crio_removed.rs` handles its end. This module writes nothing to CRI-O's folders, and never polls.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ use crate::sources::registered;
 /// CRI-O's default folder. If CRI-O is configured otherwise, its first container shows the folder.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
-/// The root that survives a reboot; it has a folder for each pod too.
+/// CRI-O's persistent root, which has a folder for each pod too; it is not watched for new pods.
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
 /// Time limit for the document to appear in a folder: an engine gives up after 4 minutes.
@@ -41,8 +41,8 @@ enum PodFolder {
 
 /// Records pods that appeared while no daemon ran: plugins see them when they are synchronized. The
 /// first daemon of a boot records none: nri-runc may never run a container of an older pod, so such
-/// a pod is announced with its first container. A daemon with required plugins records none either,
-/// because these must answer RunPodSandbox.
+/// a pod is announced with its first container. If plugins are required, or the default validator may
+/// require some, no pod is recorded either, because these plugins must answer RunPodSandbox.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
     for home in known_homes(daemon) {
         let ids = unknown_pods(daemon, &home).await;
@@ -86,7 +86,7 @@ fn look_out_at(daemon: &Rc<Daemon>, home: PathBuf) {
     }
 }
 
-/// Returns CRI-O's default folder, and the folders of pods on record.
+/// Returns the parent folders of pods: CRI-O's default, and those of the pods on record.
 fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     let store = daemon.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
@@ -96,7 +96,8 @@ fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     homes
 }
 
-/// Returns the parent folder of all pods, from a document `HOME/ID/userdata/config.json`.
+/// Returns the parent folder of all pods, from a document `HOME/ID/userdata/config.json`; `None` below the
+/// persistent root.
 fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
     let home = daemon.host.path(document).ancestors().nth(3)?.to_owned();
     (!home.starts_with(daemon.host.path(LASTING_ROOT))).then_some(home)
@@ -168,7 +169,7 @@ fn is_known(daemon: &Daemon, id: &str) -> bool {
         || daemon.watches.crio.older_than_daemon.borrow().contains(id)
 }
 
-/// Handles an existing folder without waiting for plugins, because other folders may appear meanwhile.
+/// Handles a folder that may be a new pod's, without waiting for plugins: other folders may appear meanwhile.
 async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     let Some(id) = id_of(name).filter(|id| !is_known(daemon, id)) else { return };
     if daemon.watches.crio.arriving.borrow().contains(&id) {
@@ -219,7 +220,7 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
 async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");
-    // Only the kernel's report counts as proof that a folder is gone. A pod that is missed here is
+    // A folder that cannot be examined is not treated as gone. A pod that is missed here is
     // announced with its first container.
     let is_missing =
         async |folder: &Path| matches!(daemon.look(folder, presence::is_dir).await, Ok(false));

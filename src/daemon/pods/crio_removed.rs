@@ -2,7 +2,8 @@
 //! Follows pods that end without a runtime call: without infrastructure containers, CRI-O
 //! represents a pod by a folder (decision D20). The daemon watches the folder: the pod is stopped
 //! when CRI-O has marked it and its last container has exited, and removed when its document and
-//! its last container are gone. This module only reads, and costs nothing between events.
+//! its last container are gone. This module writes nothing to CRI-O's folders, and does not poll
+//! while the kernel has inotify watches left.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -31,7 +32,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return };
     let (daemon, id) = (Rc::clone(daemon), id.to_owned());
     tokio::task::spawn_local(async move {
-        // `None` if the folder was removed before the watch; then the pod ends at once.
+        // `None` if the kernel has no watch left; then the pod is checked at intervals.
         let mut watched = watch(&daemon, &path).await;
         loop {
             // Registered before the check, so that no notification in between is missed.
@@ -133,7 +134,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pod's folders: one below the run root, one below the graph root.
+/// Returns the pod's folders: one below the run root of CRI-O's storage, one below its graph root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();
@@ -162,7 +163,7 @@ mod tests {
         Daemon::new(config, host, store)
     }
 
-    /// Waits and returns whether no task follows any pod.
+    /// Waits until no task follows any pod; false if that takes more than five seconds.
     async fn no_task_follows(daemon: &Rc<Daemon>) -> bool {
         let mut left = 500;
         while Rc::strong_count(daemon) > 1 && left > 0 {

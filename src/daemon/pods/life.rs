@@ -2,7 +2,7 @@
 //! Handles the life of a pod: it is announced once, stopped after its members, and removed.
 //!
 //! An engine with pods makes an infrastructure container for each: its `start` is the pod's
-//! RunPodSandbox, its `delete` the pod's end. Without an engine, every container is its own pod.
+//! RunPodSandbox, its `delete` the pod's end. On other engines, every container is its own pod.
 
 use std::rc::Rc;
 
@@ -64,7 +64,7 @@ pub(crate) fn sandbox_appears(
     put(daemon, Pod { state, ..record(daemon, description, Some(container)) })
 }
 
-/// Announces a pod that appeared without a call, unless one of its containers came first.
+/// Announces a pod that appeared without a runtime call, unless one of its containers came first.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
@@ -86,7 +86,7 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     deliver_run(daemon, &description.pod.id).await
 }
 
-/// Records a pod that appeared without a call, before plugins connect: they receive the pod by Synchronize.
+/// Records a pod that appeared without a runtime call, before plugins connect: they receive it by Synchronize.
 pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
@@ -115,8 +115,8 @@ pub(crate) async fn announce(
     begin(daemon, &description.pod.id).await
 }
 
-/// Adds annotations to a pod on record. Podman's `kube play` puts the YAML's annotations on the pod's
-/// members, not on its infrastructure container, so they come from the first described member.
+/// Adds a member's annotations to its pod on record, without replacing any: Podman's `kube play` puts the
+/// YAML's annotations on the pod's members, not on its infrastructure container.
 fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     let known = daemon.records.read().pod(&description.pod.id).cloned();
     let known = known.filter(|pod| pod.engine.behaviour().annotates_members);
@@ -133,8 +133,8 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
     put(daemon, pod)
 }
 
-/// Records the pod of a container that was made without the daemon, ready if the container runs. Plugins receive it by
-/// Synchronize, not as an event.
+/// Records the pod of a container that was made without the daemon; as ready, unless the container is a sandbox that
+/// does not run. Plugins receive the pod by Synchronize, not as an event.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,
@@ -228,7 +228,7 @@ async fn learn_promises(daemon: &Daemon, id: &str) {
     });
 }
 
-/// Starts the pod; the caller holds the pod's lane.
+/// Records the pod as ready, and announces it; the caller holds the pod's lane.
 async fn begin(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if let Err(error) = set_state(daemon, id, PodState::Ready) {
         forget_if_orphan(daemon, id);
@@ -282,8 +282,8 @@ async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// Sends RunPodSandbox to every plugin. Before that, the record lists the required plugins as unanswered, so that no
-/// pod looks answered if the daemon dies meanwhile (D40).
+/// Sends RunPodSandbox to the plugins in turn until one refuses. Before that, the record lists the required plugins as
+/// not asked, so that no pod looks answered if the daemon dies meanwhile (D40).
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);
@@ -328,7 +328,7 @@ fn set_state(daemon: &Daemon, id: &str, state: PodState) -> Result<()> {
     put(daemon, pod).doing(|| format!("recording pod {id}"))
 }
 
-/// Ends the pod if it has neither a sandbox nor a member.
+/// Ends the pod if it has no container left and the engine has no folder of it.
 pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;
@@ -360,7 +360,7 @@ fn mark_stopped(daemon: &Daemon, id: &str) -> bool {
     is_ready
 }
 
-/// Sends StopPodSandbox and RemovePodSandbox, each once.
+/// Ends the pod: sends StopPodSandbox and RemovePodSandbox, each once, and drops the record.
 pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     let Some(state) = daemon.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(daemon, id).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the promises (`[[require]]`) that apply to a container or a pod. It asks kubelet (once for each pod) and looks
-//! up the host's device nodes, each only if a promise needs it. `required.rs` enforces the promises.
+//! Finds the promises (`[[require]]`) that apply to a container or a pod. It asks kubelet, whose answer is stored with
+//! the pod, and looks up the host's device nodes, each only if a promise needs it. `required.rs` enforces the promises.
 
 use crate::audit::{AuditAction, AuditEntry};
 use crate::config::PromiseSection;
@@ -108,8 +108,8 @@ async fn nodes(daemon: &Daemon, container: &api::Container) -> Result<Vec<String
     daemon.off_loop(sources::DEV, look).await.map_err(|error| error.why())
 }
 
-/// Counts the promises about a container whose creation was decided. Promises in audit mode that
-/// would have refused the container get an entry of the audit log.
+/// Counts, in the metrics, the results of the promises about a container that is being created. A
+/// promise in audit mode that would refuse the container gets an entry in the audit log.
 pub(crate) fn note(daemon: &Daemon, key: &ContainerKey, promises: &[Promise]) {
     for promise in promises {
         daemon.report.metrics.plugins().count_promise(&promise.promise, &promise.result);

@@ -4,11 +4,11 @@
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
-//! learn of the pod by Synchronize. A plugin from which a rule hides the pod counts as absent. Exemptions are decided
-//! elsewhere, before.
+//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent. The caller supplies
+//! the exemptions.
 //!
-//! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if the
-//! pod alone decides that. It also applies if the engine serves plugins itself, and no annotation exempts from it.
+//! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if it
+//! selects by the pod alone. It also applies if the engine serves plugins itself, and no annotation exempts from it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list counts. It does not for a pod that a container
+    /// Whether the default validator's list applies. It does not for a pod that a container
     /// announces: the validation of that container applies the list.
     is_validated: bool,
     promises: Vec<Promise>,
@@ -75,7 +75,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Waits for required plugins that are not connected: after a daemon start for the expected
-    /// plugins (D14), then, up to `[plugin.NAME] wait`, as long as the caller waits.
+    /// plugins (D14), then up to the `wait` of the plugin or promise, but no longer than the caller.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -115,15 +115,16 @@ impl<'n> Requirement<'n> {
         missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
-    /// Refuses a container when a plugin that the operator requires is missing (D14). The default validator checks its
-    /// list and the pod's annotation after the plugins' responses.
+    /// Refuses a pod or container when a required plugin is missing (D14). For a container, the default validator
+    /// checks its list and the pod's annotation after the plugins' responses.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         self.require_promised()?;
         let is_present = |name: &str| self.takes_part(name);
         let stand_in = |name: &str| self.daemon.registry.stand_in(name);
         let missing = match self.container {
-            // The validator would take a connected plugin of that name for the pre-installed one.
+            // The default validator compares only names, so it would accept any plugin that connected
+            // under the name of a pre-installed one.
             Some(_) => self.missing_by_operator(is_present).and_then(|mut missing| {
                 let named = self.missing(|name| is_present(name) || stand_in(name).is_none())?;
                 missing.extend(named);
@@ -160,7 +161,7 @@ impl<'n> Requirement<'n> {
         self.daemon.registry.is_present_for(name, &self.ruled)
     }
 
-    /// Returns the promises that refuse the container because their plugin is missing.
+    /// Returns the promises that refuse the pod or container because their plugin is missing.
     fn unmet(&self, is_present: impl Fn(&str) -> bool) -> impl Iterator<Item = &Promise> {
         let promises = self.promises.iter().filter(|promise| promise.is_enforced);
         promises.filter(move |promise| !self.is_kept(promise, &is_present))
@@ -275,12 +276,12 @@ impl<'n> Requirement<'n> {
         })
     }
 
-    /// Returns the plugins that a container of this pod may need and that have not answered.
+    /// Returns every plugin that this pod or a container of it may require, as not asked yet.
     pub(crate) fn unanswered(&self) -> Vec<Skipped> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Returns the plugins that a container of this pod may need and that are not connected.
+    /// Returns the plugins that this pod or a container of it may require and that are not connected.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));

@@ -2,7 +2,7 @@
 //! Handles pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's
 //! cgroup. The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
 //! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
-//! agents write these files too; only kubelet's writes count (`kubelet.rs`, decision D57).
+//! agents write these files too; only kubelet's writes are resizes (`kubelet.rs`, decision D57).
 //!
 //! This module costs nothing between two writes, for any number of pods. This module writes no cgroup.
 
@@ -31,7 +31,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The line of `check` if the kernel does not name the writers of limits.
+/// The lines of `check` if it is unknown which process wrote a limit, or which value kubelet wrote.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
 const OVERWRITTEN: &str =
@@ -92,11 +92,11 @@ struct Writes {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// By kubelet alone.
+    /// By kubelet, and not by another process since.
     ByKubelet,
-    /// By another process.
+    /// Only by another process, or by an unknown one.
     ByOther,
-    /// By kubelet, and later by another process: kubelet's value is unknown.
+    /// By kubelet, and later by another or unknown process: kubelet's value is unknown.
     Overwritten,
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
 }
 
 /// Handles limits that changed since they were recorded: before this watch, or while no daemon ran. A file
-/// that another process has written too does not count, because the writer of its value is unknown.
+/// that another process has written too is ignored, because the writer of its value is unknown.
 async fn catch_up(daemon: &Rc<Daemon>, id: &str, watch: &LimitWatch) {
     let lane = daemon.pod_lane(id);
     let _turn = lane.turn.lock().await;

@@ -9,8 +9,8 @@ use crate::daemon::pods::life;
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Sends StopPodSandbox, once, if this is its pod's infrastructure container and no member runs.
-/// The caller must not hold the lane of a member.
+/// Sends StopPodSandbox, once, if this is its pod's infrastructure container and every member has
+/// ended. The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
     for key in members(daemon, id).into_iter().map(|(key, _)| key) {
@@ -28,12 +28,12 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     }
     drop(turn);
     drop(lane);
-    // A pod whose creation failed is no longer on record.
+    // A pod whose creation failed is no longer on record, so no other step drops its lane.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
 }
 
-/// Ends the pod whose last container has exited. This runs in a task, because the caller holds the
-/// container's lane, and the runtime must not wait for it.
+/// Sends StopPodSandbox if the pod's infrastructure container has ended; in a task, because the
+/// caller holds the container's lane, and the runtime must not wait for plugins.
 pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
     let sandbox = sandbox_of(daemon, &container.pod);
     if let Some(sandbox) = sandbox.filter(|sandbox| has_ended(sandbox.state)) {

@@ -27,7 +27,7 @@ const KEPT: &[CapabilitySet] = &[
 ];
 
 /// Drops the capabilities that the daemon does not need. The sets belong to a thread, so call it
-/// before there is a second one. If it fails, the daemon still serves.
+/// before the process has a second thread. If it fails, the daemon still serves.
 pub(crate) fn give_up() {
     if let Err(error) = drop_all_but(kept()) {
         debug!("capabilities are kept: {error}");

@@ -62,7 +62,7 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises one soft and hard limit to `wanted`; if that is not permitted, the soft limit to the hard one.
+/// Raises the soft and the hard limit of a resource to `wanted`; if that is not permitted, only the soft one to `hard`.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),
@@ -83,7 +83,7 @@ fn lift(
 /// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails if one cannot be reset: a daemon without CPU time would seem to hang.
+/// Fails if a priority cannot be reset: a daemon without CPU time would seem to hang.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;

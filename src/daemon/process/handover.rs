@@ -17,8 +17,8 @@ use crate::fnv::fnv128;
 use crate::limits;
 use crate::presence::{self, IfThere};
 
-/// The version of the state's form. It changes only when a program that knows the old form would
-/// misread the new one: new members need no new number.
+/// The version of the state's format. It changes only when a program that knows the old format would
+/// misread the new one: new members need no new version.
 pub(crate) const STATE_VERSION: u32 = 1;
 
 /// The versions that this program can continue from.
@@ -100,10 +100,10 @@ pub(crate) fn own(number: RawFd) -> Result<OwnedFd> {
 pub(crate) struct PassedOn(Vec<RawFd>);
 
 impl PassedOn {
-    /// Passes these descriptors on.
+    /// Keeps these descriptors open across execve(2).
     ///
     /// # Errors
-    /// Fails when one is not open.
+    /// Fails when a descriptor is not open.
     pub(crate) fn new(numbers: Vec<RawFd>) -> Result<Self> {
         let passed_on = Self(numbers);
         for number in &passed_on.0 {

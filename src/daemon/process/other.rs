@@ -3,8 +3,8 @@
 //! changed or a file system was mounted over it. Plugins are connected to that daemon, so a second one would serve
 //! containers without them and is not started.
 //!
-//! Only a process of the host's root that holds the lock counts as a daemon: a process of a container may have any
-//! name, file and lock. This module signals no process.
+//! Only a process of the host's root that holds the lock is recognized as a daemon: a process of a container may have
+//! any name, file and lock. This module signals no process.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ impl OtherDaemon {
         error.hint(self.next_step())
     }
 
-    /// Returns the instruction that leaves one daemon, or separates the two.
+    /// Returns the operator's next step, after which one daemon is left, or the two are separate.
     pub(crate) fn next_step(&self) -> &'static str {
         match self.is_ours {
             true => "use: nri-runc nri restart",
@@ -79,7 +79,7 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
 }
 
 /// Copies the list of plugins that declared themselves protecting from the other daemon's run directory: a
-/// wrapper without a daemon reads the list in this one. An unreadable list protects too.
+/// wrapper without a daemon reads the list in this run directory. An unreadable list protects too.
 fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {

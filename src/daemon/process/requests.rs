@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passes on an operator's requests to the daemon as a whole. The connection that receives a
-//! request only waits for the response; it does not know which part executes it.
+//! Passes an operator's reload and re-execution requests to the task that executes them. The
+//! connection that receives a request only waits for the response.
 
 use std::cell::RefCell;
 use std::os::fd::RawFd;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends messages to the service manager that runs the daemon, as sd_notify(3) does: ready, reloading, alive. Without a
-//! service manager nothing is sent. One that does not read its socket delays nothing (D53): the message is kept, and a
-//! later message of the same kind replaces it.
+//! service manager nothing is sent. A service manager that does not read its socket delays nothing (D53): the message
+//! is sent later, unless a newer one replaces it.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ thread_local! {
     static UNSENT: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Signals that a message is waiting.
+/// Notified when a message waits to be sent again.
 static AGAIN: Notify = Notify::const_new();
 
 /// Reports that the daemon is ready, also after a reload.

@@ -24,13 +24,13 @@ const HANDOVER: Duration = Duration::from_millis(500);
 /// Time limit for a killed daemon to release its lock: the kernel frees its memory first.
 const ENDING_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of attempts to take the lock in that time.
+/// Interval of attempts to take the lock.
 const LOCK_CHECK: Duration = Duration::from_millis(10);
 
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
-/// Fails when another daemon runs, or others may write to the run directory.
+/// Fails when another daemon runs, or other users may write to the run directory.
 pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     let mut file = lock_file(config)?;
     let begun = Instant::now();
@@ -69,7 +69,7 @@ fn held(config: &Config) -> Error {
     Error::new(why).hint("nri-runc nri check names it")
 }
 
-/// Whether a daemon holds the lock; this does not take it.
+/// Whether a daemon holds the lock. If not, the lock is free again on return.
 pub(crate) fn is_locked(config: &Config) -> bool {
     let Some(file) = files::open_own(&config.daemon_lock()).or_absent() else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK)))
@@ -123,7 +123,7 @@ pub(crate) fn number_from_service_manager() -> Option<RawFd> {
     (pid == std::process::id().to_string() && count == "1").then_some(3)
 }
 
-/// Returns the socket of a socket activation: one descriptor, number 3, meant for this PID.
+/// Returns the socket that the service manager passed, if any: descriptor 3, meant for this PID.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn from_service_manager() -> Option<UnixListener> {
     let number = number_from_service_manager()?;

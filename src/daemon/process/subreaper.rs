@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frees conmon of the daemon. A wrapper starts the daemon as an orphan, and conmon adopts orphans
+//! Lets conmon exit before the daemon. A wrapper starts the daemon as an orphan, and conmon adopts orphans
 //! (prctl(2), PR_SET_CHILD_SUBREAPER). When conmon's container has exited, conmon stops adopting
 //! and waits for its remaining children: with the daemon among them conmon would stay, with its
 //! container's name on its command line, as long as the daemon lives.
@@ -115,7 +115,7 @@ fn stand_in(elder: Pid, daemon: Pid, ends: &OwnedFd) {
     }
 }
 
-/// Whether `elder` adopts an orphan that this makes; true if the experiment fails.
+/// Makes an orphan, and returns whether `elder` adopts it; true if the experiment fails.
 #[expect(unsafe_code, reason = "fork")]
 fn takes_orphans(elder: Pid) -> bool {
     let Ok((answer, report)) = pipe2(OFlag::O_CLOEXEC) else { return true };

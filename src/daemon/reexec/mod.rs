@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Executes the program that now lies at the daemon's path, in the same process (D42). Sockets, plugin connections,
-//! launched plugins and watched processes stay, and the next program continues from the state that this one leaves in a
-//! memory file.
+//! launched plugins and watched processes stay, and the next program continues from the state that this program leaves
+//! in a memory file.
 //!
 //! The daemon first asks the other program whether it can continue, stops reading plugins' requests, and answers the
 //! requests already read. Then it holds new wrapper requests and new plugin connections, and finishes the requests in
@@ -9,8 +9,8 @@
 //! step nothing has changed, and a failure leaves the daemon as it was.
 //!
 //! This module never ends the connection of a synchronized plugin; a plugin that takes too long to register or be
-//! synchronized must reconnect. No wrapper waits for unprompted requests of plugins, and every wait is bounded. It
-//! imports `shared`, `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
+//! synchronized must reconnect. Unprompted requests of plugins delay a wrapper by at most `HOLD`, and every wait is
+//! bounded. It imports `shared`, `connections`, `process`, `recovery`, `registry`, `run_dir` and `server`.
 
 mod program;
 mod quiet;
@@ -65,8 +65,8 @@ const AUDIT_WAIT: Duration = Duration::from_millis(200);
 /// Interval of checks whether the daemon is idle.
 const QUIET_CHECK: Duration = Duration::from_millis(1);
 
-/// The file that tells wrappers why heartbeats are missing. If the program could not be executed,
-/// this one removes the file; otherwise the next program does when it accepts wrappers.
+/// The file that shows wrappers why heartbeats are missing. If the next program could not be executed,
+/// this program removes the file; otherwise the next program does when it accepts wrappers.
 struct UnderWay(PathBuf);
 
 impl UnderWay {
@@ -99,7 +99,7 @@ pub(crate) struct Reexec<'d> {
 }
 
 impl Reexec<'_> {
-    /// Executes another program at each request and signal. Returns only if requests end.
+    /// Executes the program at the daemon's path at each request and signal. Never ends.
     pub(crate) async fn serve(&self, mut signalled: Signal) {
         let Some(mut requests) = self.daemon.process.reexecs.receive() else { return };
         loop {
@@ -215,8 +215,8 @@ impl Reexec<'_> {
         })
     }
 
-    /// Checks the configuration: with an error in it, the next program would refuse creates; with
-    /// another run directory it would find no records.
+    /// Checks the configuration: with an error in it, the next program would refuse creates. A changed
+    /// key that needs a restart is refused too: with another run directory there would be no records.
     fn check_configuration(&self) -> Result<()> {
         let loaded = self.started_with.read();
         if let Some(problem) = loaded.refusal() {
@@ -270,7 +270,7 @@ impl Reexec<'_> {
     }
 
     /// Ends the connections of plugins that have not registered or are not synchronized; otherwise
-    /// plugins that keep connecting would hold every request.
+    /// plugins that keep connecting would keep all requests waiting.
     fn cut_unsettled(&self) {
         self.daemon.registry.roster.cut_unregistered();
         let connected = self.daemon.registry.connected();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and this
-//! process has no other child. Then the records and the plugins' connections are the complete state.
+//! Determines whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and launched
+//! plugins are the only child processes. Then the records and the plugins' connections are the complete state.
 
 use std::io;
 use std::path::Path;
@@ -41,7 +41,7 @@ pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
 /// Whether this process has other children: a runtime that the daemon started, or a plugin that is
 /// starting or ending.
 fn has_other_children(daemon: &Daemon) -> bool {
-    // If the children cannot be listed, the daemon counts as busy.
+    // If the children cannot be listed, the daemon is treated as busy.
     let Ok(children) = children() else { return true };
     let plugins: Vec<i32> = daemon
         .registry

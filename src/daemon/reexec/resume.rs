@@ -42,7 +42,7 @@ pub(crate) struct Predecessor {
     pub(crate) stand_in: Option<StandIn>,
 }
 
-/// The callers that wait for this program, and the time when requests were held.
+/// The callers that wait for this program, the time since which requests are held, and the previous version.
 pub(crate) struct Waiting {
     callers: Vec<RawFd>,
     held_at: u64,
@@ -116,8 +116,8 @@ pub(crate) async fn resume(
     (Waiting { callers, held_at, before }, metrics)
 }
 
-/// Follows foreground runs of the records and the watched processes again. Exits in the meantime
-/// are handled like any others.
+/// Watches the foreground `run`s on record and the init processes again. Exits in the meantime are
+/// handled like any others.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();

@@ -25,7 +25,7 @@ use crate::state::ContainerKey;
 pub(crate) struct SavedDaemon {
     /// The version of the program that left the state.
     pub(super) version: String,
-    /// The directory of the program's records.
+    /// The run directory, which has the records.
     pub(super) run_dir: PathBuf,
     /// The time from which requests were held, in nanoseconds of the monotonic clock.
     pub(super) held_at: u64,
@@ -64,7 +64,7 @@ pub(super) struct SavedWrapperSocket {
 pub(super) struct SavedConnection {
     pub(super) plugin: SavedPlugin,
     pub(super) counts: PluginCounts,
-    /// The subjects that the plugin knows, as indexes of `subjects`.
+    /// The pods and containers that the plugin knows, as indexes of `subjects`.
     pub(super) known: Vec<u32>,
     /// The file of a launched plugin, and its number of starts.
     pub(super) launched: Option<(PluginFile, u64)>,

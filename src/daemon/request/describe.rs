@@ -25,7 +25,7 @@ pub(crate) struct Description {
     pub(crate) container: Arc<api::Container>,
     /// The engine's resources, as in the document.
     pub(crate) resources: Map<String, Value>,
-    /// A path that exists as long as the pod does, for a pod whose end no call marks.
+    /// A path that exists as long as the pod does, for a pod that ends without a runtime call.
     pub(crate) lives_with: Option<String>,
     /// Whether a trusted source puts the pod in an exempt namespace.
     pub(crate) is_exempt: bool,
@@ -45,8 +45,8 @@ impl Description {
     /// Describes the container `id`, and checks and reports the claims in `facts`.
     fn new(daemon: &Daemon, id: &str, spec: &describe::Spec, mut facts: Facts) -> Self {
         let is_exempt = judge(daemon, &mut facts);
-        // The pod's author chooses how many claims the engine contradicts, so the line lists the first ones and counts
-        // the others.
+        // The pod's author chooses how many claims the engine contradicts, so the first ones are listed and the others
+        // are counted.
         limits::list_first(&mut facts.contradictions, limits::CONTRADICTIONS);
         for what in &facts.contradictions {
             daemon.report.note_contradiction(facts.engine.name(), id, what);
@@ -70,7 +70,7 @@ impl Description {
 
 /// Drops claims that an untrusted source must not make: an exempt namespace, a pod of Kubernetes or
 /// of another engine, an exempt container. A pod of an engine without namespaces gets the default
-/// one (D47), which exempts none. Returns whether the pod is exempt.
+/// namespace (D47), which exempts no pod. Returns whether the pod is exempt.
 fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());
@@ -83,8 +83,8 @@ fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     is_exempt
 }
 
-/// Parses a document, on another thread if it is large. Limits the annotations to what the daemon
-/// can handle in one turn.
+/// Parses a document, on another thread if it is large. Refuses more annotations than the daemon can
+/// handle in one turn.
 async fn parse(document: &[u8]) -> Result<describe::Spec> {
     let spec = if document.len() > limits::LARGE_DOCUMENT {
         let document = document.to_vec();
@@ -101,8 +101,8 @@ async fn parse(document: &[u8]) -> Result<describe::Spec> {
     Ok(spec)
 }
 
-/// Rebuilds pod and container from the call, the document, and the engine's files. A missing or
-/// slow source makes the description less complete, never a failure.
+/// Rebuilds pod and container from the call, the document, and the engine's files. If the engine's
+/// files are missing or slow to read, the description is less complete.
 pub(crate) async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,

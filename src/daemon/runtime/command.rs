@@ -31,12 +31,13 @@ const REAP_CHECK: Duration = Duration::from_millis(10);
 /// Runs `VERB ARGUMENTS` with the runtime that made the container, and its global flags.
 ///
 /// # Errors
-/// Fails with the last line of the runtime's stderr.
+/// Fails when the runtime cannot be run or does not exit, else with the last line of its stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     run_into(record, words, stdin, Stdio::null()).await
 }
 
-/// Whether the files of the container's runtime are unknown, so that its `state` or the process shows whether it exists.
+/// Whether the files of the container's runtime are unknown, so that only the runtime's `state` command or the
+/// container's process shows whether the container exists.
 pub(crate) fn has_unknown_files(record: &Container) -> bool {
     RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Other
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds why the real runtime refused a container: the last error in the engine's `--log` file,
-//! read once the runtime has exited; and the plugin whose change the error is about, if it shows
-//! one. Without a log, only the engine knows the reason. This module only reads.
+//! read once the runtime has exited; and the plugin whose change the error is about, if the error
+//! shows that. Without a log, only the engine has the reason. This module only reads.
 
 use std::ffi::OsStr;
 use std::io::{Read, Seek, SeekFrom};
@@ -74,7 +74,7 @@ impl RuntimeLog {
 fn last_error_in(text: &str) -> Option<String> {
     let lines = || text.lines().rev().filter(|line| !line.trim().is_empty());
     let error = lines().find_map(error_of_line);
-    // A runtime that logs in another form writes its error last.
+    // A runtime that logs in another format writes its error last.
     let is_structured = |line: &str| line.starts_with('{') || line.contains("level=");
     let last = lines().next().filter(|line| !is_structured(line)).map(str::to_owned);
     let words = error.or(last)?;
@@ -82,7 +82,7 @@ fn last_error_in(text: &str) -> Option<String> {
     Some(clean.take(limits::RUNTIME_MESSAGE).collect::<String>().trim().to_owned())
 }
 
-/// Returns the message of a line in one of runc's forms, if it is an error.
+/// Returns the message of a line in one of runc's log formats, if it is an error.
 fn error_of_line(line: &str) -> Option<String> {
     let is_error = |level: &str| matches!(level, "error" | "fatal" | "panic");
     if let Ok(entry) = serde_json::from_str::<Value>(line) {

@@ -112,7 +112,7 @@ impl ExitRecord {
         }
     }
 
-    /// Returns the exit code, if the engine knows that the container has exited.
+    /// Returns the exit code, if the engine has recorded one.
     ///
     /// # Errors
     /// Fails when the record cannot be read.
@@ -154,16 +154,16 @@ fn second_file(bundle: &str, document: &[u8]) -> Option<PathBuf> {
     Some(images.with_file_name(home).join(container).join("exit"))
 }
 
-/// Exit codes, and the engines whose monitors write none.
+/// Exit codes that containerd published, and the monitors that write none.
 #[derive(Debug, Default)]
 pub(crate) struct ExitCodes {
     /// Engine and runtime root of the monitors that write no exit code.
     mute_monitors: RefCell<BTreeSet<(String, String)>>,
     /// Sockets of the containerds whose exits are followed.
     sources: RefCell<BTreeSet<String>>,
-    /// The exits that these containerds published, oldest first, until a container takes one.
+    /// The latest exits that the followed containerds published, oldest first; at most `limits::TASK_EXITS`.
     published: RefCell<VecDeque<TaskExit>>,
-    /// For tests: behaves like a kernel before Linux 6.15.
+    /// Whether to behave, for tests, as on a kernel before Linux 6.15.
     is_kernel_mute: Cell<bool>,
 }
 
@@ -213,8 +213,9 @@ impl ExitCodes {
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
-    /// Waits for the exit code from the kernel or the engine, but only briefly: StopContainer is
-    /// sent afterwards. Returns at once if neither will report it. `written` reads the engine's code.
+    /// Waits for the exit code from the kernel or the engine, at most [`EXIT_CODE_WAIT`], because
+    /// StopContainer is sent afterwards. Returns at once if neither will report it. `written` reads
+    /// the engine's code.
     pub(crate) async fn wait(
         &self,
         record: &Container,
@@ -268,7 +269,7 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     }
 }
 
-/// Whether the init process on record lives; false if its start time is unknown, since another process may have its PID.
+/// Whether the init process on record lives; false if its start time is unknown: another process may have its PID.
 ///
 /// # Errors
 /// Fails when the process cannot be examined.

@@ -96,7 +96,7 @@ pub(crate) struct RuntimeState {
     pub(crate) runtime: RuntimeKind,
     /// The bundle directory, if the state names it.
     pub(crate) bundle: Option<String>,
-    /// The init process, while it exists.
+    /// The PID of the init process, if the state names it.
     pub(crate) pid: Option<u32>,
     /// When the init process started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
@@ -141,7 +141,7 @@ struct RuncCgroups {
     systemd: Value,
 }
 
-/// A member that counts as absent if it cannot be parsed, so that it does not hide the others.
+/// A member that is treated as absent if it cannot be parsed, so that it does not hide the others.
 #[derive(Default)]
 struct Lenient<T>(T);
 
@@ -220,7 +220,7 @@ impl RuntimeState {
     }
 }
 
-/// Returns Unix time in nanoseconds of a time in clock ticks since boot, if known.
+/// Converts clock ticks since boot to Unix time in nanoseconds; `None` if a value is unknown.
 pub(crate) fn time_of_ticks(host: &Host, ticks: Option<u64>) -> Option<i64> {
     let since = i64::try_from(ticks? / TICKS).ok()?;
     Some((booted(host)? + since).saturating_mul(1_000_000_000))

@@ -41,7 +41,7 @@ pub(super) struct Admitted {
     pub(super) runtime: String,
     pub(super) description: Description,
     pub(super) bundle: Bundle,
-    /// The engine's container, as it is recorded.
+    /// The container as the engine requested it, encoded for the record.
     message: Wire,
 }
 
@@ -61,8 +61,8 @@ struct Edited {
 }
 
 /// Does the steps before plugins are asked: describes the container, checks for the required
-/// plugins, announces the pod and records the container. If a step fails, `record` keeps the data
-/// so far for `explain`.
+/// plugins, announces the pod and records the container. If a step fails, the data so far is
+/// remembered for `explain`.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     call: &mut VerbRequest,
@@ -150,7 +150,7 @@ impl Admitted {
         json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.additional_gids})
     }
 
-    /// Returns the file name of the runtime that the wrapper resolved.
+    /// Returns the path of the runtime that the wrapper resolved.
     pub(super) fn runtime(&self) -> &OsStr {
         OsStr::new(&self.runtime)
     }
@@ -217,7 +217,7 @@ impl Admitted {
         daemon.records.change_in_memory(key, |record| record.outcome.hidden_from = hidden_from);
         let injections =
             self.choose_injections(&notification.pod, (&rules, &ruled), writer).await?;
-        // Checked together with choosing the plugins to ask, because a plugin may have disconnected
+        // Checked in the step that selects the plugins to ask, because a plugin may have disconnected
         // since the last check.
         let requirement = Requirement::of_container(daemon, description, &description.promises);
         requirement.require_connected()?;
@@ -302,7 +302,7 @@ impl Admitted {
     }
 
     /// Sends PostCreateContainer and StartContainer for `run` and `restore`: every event that a
-    /// plugin may refuse comes before exec (D5).
+    /// plugin may refuse comes before the wrapper becomes the runtime (D5).
     ///
     /// # Errors
     /// Fails with the plugin that refused the start.
@@ -323,7 +323,7 @@ pub(super) fn blame(merged: &Merged, error: &PatchError) -> Error {
     error_line.by(plugin.unwrap_or_default()).about(error.field().unwrap_or_default())
 }
 
-/// Records what happens in the chain in the container's record.
+/// Writes the chain's progress to the container's record.
 struct RecordNotes<'a> {
     daemon: &'a Daemon,
     key: &'a ContainerKey,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides `delete`, which never fails because of the daemon and never waits long (D4). containerd
 //! deletes twice, and sometimes deletes a container that was never created; events are sent once.
-//! If a running infrastructure container is deleted, its pod is stopped right before.
+//! If an infrastructure container is deleted, its pod is stopped first.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     Ok(Proceed::default())
 }
 
-/// Records whether the container's monitor writes exit codes, if it could.
+/// Records whether the container's monitor writes exit codes, if its engine has a file for them.
 async fn note_monitor(daemon: &Daemon, record: &Container) {
     if !exit_status::has_file(record) {
         return;

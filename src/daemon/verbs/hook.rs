@@ -33,7 +33,7 @@ use crate::state::{ContainerKey, InFlight, Lifecycle, PendingUpdate};
 /// The part of config.json whose changes are applied in cgroups.
 const RESOURCES: &str = "linux.resources.";
 
-/// Interval and number of checks for which a removal waits until the exit is reported.
+/// Interval, and maximum number, of checks before a removal whether the start and the exit are reported.
 const ORDER_CHECK: Duration = Duration::from_millis(20);
 const ORDER_CHECKS: usize = 10;
 
@@ -145,7 +145,7 @@ fn applicable_part(
     Ok(part.unwrap_or_default())
 }
 
-/// Returns the first change that a cgroup cannot hold.
+/// Returns the first change that cannot be made in the container's cgroup.
 pub(super) fn beyond_cgroups(patched: &PatchedSpec) -> Option<&SpecChange> {
     let is_class = |field: &str| matches!(field, "BlockioClass" | "RdtClass");
     let mut changes = patched.changes.iter();

@@ -28,8 +28,8 @@ use crate::daemon::shared::Daemon;
 /// Number of CDI devices above which the document is edited on another thread.
 const FEW: usize = 16;
 
-/// Resolves the adjustment's names, and checks that the runtime honours them. The second value
-/// lists what this node lacks: the container is refused for that, but only after it is described.
+/// Resolves the adjustment's names, and checks that the runtime honours them. The second value lists
+/// what this node lacks; the caller refuses the container for that after recording its description.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -161,7 +161,7 @@ pub(crate) async fn host_facts(
         return Ok(HostFacts { runtime_annotations, ..facts });
     }
     let host = daemon.host.clone();
-    // Reads off the loop, because a plugin may name a path on a file server that does not respond.
+    // Read on another thread, because a plugin may name a path on a file server that does not respond.
     let places = sources.join(", ");
     let look = daemon.off_loop(&places, move || resolve::host_facts(&sources, names, &host));
     let facts = look.await;

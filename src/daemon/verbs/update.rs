@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides `update` (decisions D21, D66): plugins are asked only about values that the engine changes, and
+//! Decides `update` (decisions D21, D66): plugins are asked about the values that the engine changes, and
 //! the runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
 //! repeats every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But
-//! a person may also have made the engine repeat its values. So plugins that own some are asked about a
-//! repetition too, as an engine's own NRI does, and keep the values that they do not set again.
+//! a person may also request the engine's values again. So if plugins own values, plugins are asked about a
+//! repetition too, as with an engine's own NRI; values that they do not set again stay theirs.
 //!
 //! A refusal changes nothing. No lock is held while plugins are asked; but from their reply until the runtime has
 //! exited no other request writes this container's resources.
@@ -140,8 +140,8 @@ impl EnginesQuestion {
     }
 }
 
-/// Returns the requested values that do not take effect, because a plugin owns the field and none has set
-/// it this time.
+/// Returns the requested values that do not take effect, because a plugin owns the field and no plugin has
+/// set it this time.
 fn repeated(
     request: &Block,
     overlay: &Block,

@@ -21,8 +21,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::daemon::watch::pidfd;
 use crate::presence::IfThere;
 
-/// The events that every watch requests; one set for all, because a second watch of a folder would
-/// replace the first's.
+/// The events that every watch requests; one set for all, because a second watch of a folder replaces
+/// the events that the first one requested.
 const WANTED: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::CLOSE_WRITE)
@@ -58,13 +58,13 @@ pub(crate) struct FolderWatch {
 struct Shared {
     events: Arc<OwnedFd>,
     listeners: RefCell<HashMap<i32, Vec<UnboundedSender<FolderEvent>>>>,
-    /// The number of watches that are being added off the loop.
+    /// The number of watches that are being added.
     adding: Cell<usize>,
     /// Events for watches that have no listener yet: the folder is gone, or must be checked.
     early: RefCell<BTreeMap<i32, FolderEvent>>,
 }
 
-/// A watch that is being added off the loop.
+/// A watch that is being added, possibly by another thread.
 #[derive(Debug)]
 pub(crate) struct NewWatch(Rc<Shared>);
 
@@ -102,7 +102,7 @@ impl FolderWatch {
         Ok(add_watch(&new.events(), folder)?.map(|number| new.listen(number)))
     }
 
-    /// Begins a watch that another thread adds, off the loop.
+    /// Begins a watch, which [`add_watch`] may add on another thread.
     ///
     /// # Errors
     /// Fails if the kernel has no inotify descriptor left.
@@ -137,7 +137,7 @@ impl NewWatch {
         Arc::clone(&self.0.events)
     }
 
-    /// Receives the events of the watch that was added.
+    /// Returns the watch that was added under this number, which receives its events from now on.
     pub(crate) fn listen(self, number: i32) -> WatchedFolder {
         let shared = Rc::clone(&self.0);
         let (sender, news) = unbounded_channel();
@@ -161,7 +161,7 @@ impl Drop for NewWatch {
 }
 
 impl WatchedFolder {
-    /// Returns the next event; never returns after the folder's own removal.
+    /// Returns the next event. Never returns after [`FolderEvent::Gone`].
     pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,
@@ -183,7 +183,7 @@ impl WatchedFolder {
         true
     }
 
-    /// Waits until a file, or the folder itself, is removed.
+    /// Waits until a file, or the folder itself, is removed, or the kernel drops events.
     pub(crate) async fn next_departure(&mut self) {
         while matches!(self.next().await, FolderEvent::Came(_)) {}
         self.drain();

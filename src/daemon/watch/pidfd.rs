@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watches processes by descriptor: whether one has exited, and when one exits, without polling.
+//! Watches processes by descriptor: checks whether a process has exited, and waits for its exit without polling.
 //!
 //! A PID may be reused; PID and start time together identify one process. This module never sends a signal.
 
@@ -80,8 +80,8 @@ pub(crate) fn ending(process: &OwnedFd) -> ProcessExit {
     }
 }
 
-/// Waits until the descriptor is readable; a process's descriptor is once the process has exited. If the
-/// event loop cannot register the descriptor, this returns after a pause, and the caller checks again.
+/// Waits until the descriptor is readable, as a process's is once the process has exited. If the event
+/// loop cannot register the descriptor, this returns after a pause, and the caller checks again.
 pub(crate) async fn readable(descriptor: &OwnedFd) {
     if is_readable_later(descriptor).await {
         return;

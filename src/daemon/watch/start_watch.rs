@@ -47,8 +47,8 @@ impl StartWatch {
         Self { folder, events, is_over, has_fifo: false, was_written: false }
     }
 
-    /// Checks for the folder in a thread: a daemon that is busy for those ten milliseconds would be
-    /// too late. The thread ends when it has found the folder.
+    /// Starts a thread that watches the folder as soon as it exists: the daemon may be busy in the ten
+    /// milliseconds before runc opens the fifo. The thread ends when the watch is added.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
@@ -70,7 +70,7 @@ impl StartWatch {
     /// state names an init process.
     ///
     /// # Errors
-    /// Fails when the container's folder or state cannot be read.
+    /// Fails when the container's folder cannot be examined.
     pub(crate) fn check_started(&mut self, has_init: bool) -> io::Result<bool> {
         if self.events.get().is_none()
             && let Some(found) = watch_folder(&self.folder)

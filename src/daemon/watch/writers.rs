@@ -21,7 +21,7 @@ use crate::daemon::watch::pidfd;
 /// continuously.
 const READ_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes of `struct fanotify_event_metadata`, and of the record after it that has the pidfd.
+/// Length in bytes of `struct fanotify_event_metadata`, and of the record after it that has the pidfd.
 const METADATA: usize = 24;
 const PIDFD_RECORD: usize = 8;
 
@@ -186,7 +186,7 @@ fn deliver(shared: &Shared, event: RawEvent) {
     let pid = u32::try_from(event.pid).ok().filter(|pid| *pid > 0);
     let writer = pid.zip(process).map(|(pid, process)| Writer { pid, process });
     let Some(file) = file else {
-        // The queue overflowed, so any of the files may have been written.
+        // Events were lost, so any of the files may have been written.
         let all: Vec<Listener> = shared.listeners.borrow().values().cloned().collect();
         return all.iter().for_each(|(_, on_write)| on_write(None));
     };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a dry run: they connect or are launched, are synchronized with the script's
-//! state, receive requests, and disconnect. A [`DryRunObserver`] reports each of these steps.
+//! The plugins of a dry run: they connect or are launched, are synchronized, receive requests, and
+//! disconnect. A [`DryRunObserver`] provides the state for Synchronize, and is called for each
+//! registration, synchronization and disconnection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -195,10 +196,10 @@ impl DryRun {
         pod.unwrap_or_default()
     }
 
-    /// The injections for a container of this pod.
+    /// Returns the injections for a container of this pod, without those in audit mode.
     ///
     /// # Errors
-    /// Fails with an impossible injection that is configured to refuse containers.
+    /// Fails if an injection cannot be carried out and is configured to refuse the container then.
     pub(super) fn injections(
         &self,
         pod: &RuledPod,
@@ -225,7 +226,8 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized.
+    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized. A
+    /// promise in audit mode only causes a warning.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.
@@ -305,8 +307,8 @@ impl DryRun {
         !self.config.disable_connections
     }
 
-    /// Returns the plugins among `names` that are not synchronized; without names, an entry if
-    /// there is no plugin at all.
+    /// Returns the plugins among `names` that are not synchronized. If `names` is empty and no
+    /// plugin is synchronized, returns "any plugin".
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
@@ -407,7 +409,7 @@ impl DryRun {
     }
 }
 
-/// The facts that promises match, for a container that only its messages describe. Kubelet and the
+/// Returns the facts that promises match, from a container's NRI messages alone. Kubelet and the
 /// host's device nodes are not used, because the dry run may be on another machine.
 pub(super) fn promise_facts<'s>(
     ruled: &'s RuledPod,
@@ -452,7 +454,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     }
 }
 
-/// Synchronizes a registered plugin, or removes it.
+/// Adds a registered plugin and synchronizes it; removes it if that fails.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
     let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(member.chained.id());

@@ -151,7 +151,7 @@ fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     Allocations::Listed(PodAllocations::from(listed))
 }
 
-/// A text, even if YAML parses it as a number.
+/// Returns the value as text, even if YAML parsed it as a number.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -139,7 +139,7 @@ fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Prints the events of one connection; `since` is the cursor of the last one.
+/// Prints the events of one connection; sets `since` to the cursor of the last event.
 fn follow(
     mut stream: &UnixStream,
     since: &mut String,

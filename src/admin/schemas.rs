@@ -108,7 +108,7 @@ fn description_of(member: &str) -> Option<&'static str> {
     }
 }
 
-/// Adds what types do not say, and omits defaults: a printed document has every member.
+/// Adds the descriptions of times, and removes defaults: a printed document has every member.
 fn complete(schema: &mut Schema) {
     schema.remove("default");
     if let Some(Value::String(text)) = schema.get_mut("description") {

@@ -71,7 +71,7 @@ fn of_manager() -> Option<&'static str> {
     crate::config::is_unprivileged().then_some("--user")
 }
 
-/// A command with these words for the operator to type.
+/// Returns the systemctl command with these words, for the operator to type.
 pub(super) fn command(words: &str) -> String {
     ["systemctl"].into_iter().chain(of_manager()).chain([words]).collect::<Vec<_>>().join(" ")
 }

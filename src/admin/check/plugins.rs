@@ -117,8 +117,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     rows
 }
 
-/// Reports a file that cannot be started, or the whole directory. A file that is not meant as a
-/// plugin is only a warning.
+/// Reports a file that cannot be started, or the directory, if that cannot be read. A file that is
+/// not meant as a plugin is only a warning.
 fn skipped(problem: &Unusable) -> Finding {
     let hint = match problem.kind {
         UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",

@@ -79,7 +79,7 @@ impl NodeRecord {
     /// count as `node`'s.
     ///
     /// # Errors
-    /// As [`NodeRecord::save`].
+    /// Fails as [`NodeRecord::save`] does.
     pub(super) fn begin(&mut self, on: &NodeEngine, path: &str, bytes: &[u8]) -> Result<()> {
         self.note_folders(on, path);
         let new = files::fingerprint(bytes);

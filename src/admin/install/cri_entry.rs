@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
 //! text, and whether an existing entry equals it. The entry and the default runtime together are an
-//! [`Addition`]. Pure.
+//! [`Addition`]. This module does no I/O.
 
 use toml_edit::{Item, TableLike};
 

@@ -41,12 +41,12 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// This host.
+    /// Returns this host as the root.
     pub(super) fn of_host(host: Host) -> Self {
         Self { host, inside: None, user: None }
     }
 
-    /// This host for the engine of a user without privileges.
+    /// Returns this host as the root, for the engine of a user without privileges.
     ///
     /// # Errors
     /// Fails for root, and without a home directory.
@@ -246,7 +246,7 @@ impl Root {
         Ok((PathBuf::from(link), Some(socket)))
     }
 
-    /// Returns the host whose processes may use the files; an image has no processes.
+    /// Returns the host whose processes are inspected; for a directory of `--root`, this host.
     pub(super) fn processes(&self) -> Host {
         if self.inside.is_some() { Host::default() } else { self.host.clone() }
     }

@@ -47,11 +47,11 @@ pub(super) struct EngineRow {
     /// Describes how containers use the handler, the usual way first.
     pub(super) usage:
         fn(main: Option<&str>, name: &str, binary: &str, default: bool) -> Vec<String>,
-    /// The PATH in which its containers look up a runtime; `None` if no process shows it.
+    /// The PATH with which it runs nri-runc; `None` if no process shows it.
     pub(super) search_path: fn(main: Option<&str>, &Host) -> Option<OsString>,
     /// Lists the containers for which the engine recorded the registration, each by its ID.
     pub(super) containers: fn(&Root, &Ledger) -> Vec<String>,
-    /// Whether the engine never calls nri-runc again for the container of this daemon's record.
+    /// Whether the engine never calls nri-runc again for the container of this daemon's `record`.
     pub(super) is_given_up: fn(&Root, &Ledger, record: &Value) -> bool,
 }
 
@@ -78,7 +78,7 @@ impl EngineRow {
         !(self.sources)(None, &Texts::new()).is_empty()
     }
 
-    /// The first of the engine's programs that is installed.
+    /// Returns the first of the engine's programs that is installed.
     pub(super) fn program(&self, root: &Root) -> Option<&'static str> {
         self.programs.iter().copied().find(|path| root.has_program(path))
     }
@@ -118,7 +118,7 @@ pub(super) struct EngineDaemon {
 }
 
 impl Engine {
-    /// The engine's row.
+    /// Returns the engine's row.
     pub(super) fn row(self) -> &'static EngineRow {
         match self {
             Self::Containerd => &CONTAINERD,
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// The command that makes the engine reload its configuration, empty if it needs none;
+    /// Returns the command that makes the engine reload its configuration, empty if it needs none;
     /// `removes_entry`: an entry was removed from that configuration.
     pub(super) fn reload_command(self, removes_entry: bool) -> String {
         let Some(daemon) = &self.row().daemon else { return String::new() };

@@ -46,8 +46,8 @@ pub(super) struct WantedHandler<'w> {
 }
 
 impl WantedHandler<'_> {
-    /// Compares the wanted handler with the loaded ones. A value that the engine does not report
-    /// counts as correct.
+    /// Compares the wanted handler with the loaded ones. A value that the engine does not report is
+    /// assumed correct.
     fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
         let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
         let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);

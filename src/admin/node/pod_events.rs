@@ -180,7 +180,7 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     }
 }
 
-/// Returns the Event for a line about a Kubernetes pod, if needed. A repeated Event has the same
+/// Returns the Event for a line about a Kubernetes pod, if needed. A repeated one has the same
 /// name.
 fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
     let LoggedLine { subject, cursor, time, pod_uid, .. } = line;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman: one file in containers.conf.d. Tables merge by key but lists are replaced, so the list
-//! of runtimes that log in JSON is written in full. This module does no I/O. Reference:
-//! containers.conf(5).
+//! of runtimes that log in JSON is written in full. This module does no I/O.
+//! Reference: containers.conf(5).
 
 use toml_edit::Document;
 

@@ -304,7 +304,7 @@ impl Situation {
         ledger
     }
 
-    /// Writes all changes, or restores the files.
+    /// Writes the undo record and all changes; if a write fails, restores the files and the record.
     fn write(&self, ledger: &Ledger, changes: &[FileChange]) -> Result<()> {
         let (root, path) = (&self.root, ledger::path(&self.root, self.engine));
         if changes.is_empty() && self.old.is_none() {

@@ -112,8 +112,8 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // The error of parsing the text itself has a line number; it is shown if it is the
-                // same.
+                // Parsing the text again adds a line number; that error is used only if it is the
+                // same one.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))

@@ -138,7 +138,7 @@ fn skipped(problem: &Unusable) -> Finding {
     finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
-/// Reports the number of files that have no row.
+/// Reports how many further files cannot be used.
 fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);

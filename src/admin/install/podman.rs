@@ -96,7 +96,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Returns the runtimes that Podman makes log in JSON, so that it can show their errors.
+/// Returns the runtimes whose log Podman requests as JSON, so that it can show their errors.
 fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));

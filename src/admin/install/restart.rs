@@ -25,7 +25,7 @@ const UNIT_FOLDERS: [&str; 6] = [
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),
-        // k0s watches the directory and restarts containerd by itself.
+        // k0s watches its directory of imports, and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
     }

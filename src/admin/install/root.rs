@@ -96,7 +96,7 @@ impl Root {
         }
     }
 
-    /// Whether lookups are confined: an image, not this host.
+    /// Whether the kernel confines lookups to the directory of `--root`.
     pub(super) fn is_confined(&self) -> bool {
         self.inside.is_some()
     }

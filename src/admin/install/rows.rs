@@ -107,7 +107,7 @@ pub(super) struct EngineDaemon {
     pub(super) reloads: bool,
     /// Flags that make it read other files than those of `sources`.
     pub(super) other_files: &'static [&'static str],
-    /// Finds the process that reads the file `main`, or without one any process.
+    /// Finds the process that reads the file `main`; without `main`, any process.
     pub(super) find: fn(&Host, main: Option<&str>) -> Option<Process>,
     /// The main file of a process, if a flag may name it.
     pub(super) file_of: fn(&Process) -> Option<String>,

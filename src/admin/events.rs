@@ -63,7 +63,7 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The pod of an event, with the fields that the filters need.
+/// Returns an event's pod, with the fields that the filters need.
 fn pod_of(event: &LoggedLine) -> PodRow {
     let LoggedLine { labels, subject, .. } = event.clone();
     PodRow { namespace: subject.namespace, engine: subject.engine, labels, ..PodRow::default() }

@@ -433,7 +433,7 @@ fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
     read(&wrapper::admin(config, &question.to_string())?)
 }
 
-/// Like [`ask`], with another time limit.
+/// Asks the daemon like [`ask`], with another time limit.
 fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
     read(&wrapper::admin_within(config, &question.to_string(), wait)?)
 }

@@ -178,7 +178,7 @@ fn by_line(page: &str, colour: impl Fn(&str) -> Option<&'static str>) -> String 
 mod tests {
     use super::*;
 
-    /// The page without colours.
+    /// Returns the page without colours.
     fn bare(page: &str) -> String {
         [RED, GREEN, YELLOW, CYAN, BOLD, PLAIN]
             .iter()

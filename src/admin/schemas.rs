@@ -40,7 +40,7 @@ const fn output<T: JsonSchema>(
     Output { file, title, verbs, schema: |generator| generator.root_schema_for::<T>() }
 }
 
-/// Every schema.
+/// Lists every schema.
 fn outputs() -> Vec<Output> {
     vec![
         output::<Status>("status", "Output of nri-runc nri status -o json", &["status"]),
@@ -95,7 +95,7 @@ fn outputs() -> Vec<Output> {
     ]
 }
 
-/// The description of a time, which has the same form in every output.
+/// Returns the description of a time, which has the same form in every output.
 fn description_of(member: &str) -> Option<&'static str> {
     match member {
         _ if member == "at" || member.ends_with("_at") => {

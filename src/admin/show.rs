@@ -12,7 +12,7 @@ use crate::limits;
 use crate::text::{age, printable};
 
 impl Answer for MetricsText {
-    /// The metrics text, which is printed unchanged.
+    /// Returns the metrics text, which is printed unchanged.
     fn page(&self, _: Format) -> String {
         self.text.clone()
     }

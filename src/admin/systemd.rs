@@ -65,7 +65,7 @@ fn property(unit: &str, name: &str) -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
-/// The option of systemctl for a user's daemon, which is a unit of the user's service manager,
+/// Returns systemctl's option for a user's daemon, which is a unit of the user's service manager,
 /// never of the node's.
 fn of_manager() -> Option<&'static str> {
     crate::config::is_unprivileged().then_some("--user")

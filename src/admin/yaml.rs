@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The document as a YAML reader parses it.
+    /// Returns the document as a YAML reader parses it.
     fn read(node: &Yaml<'_>) -> Value {
         match node {
             Yaml::Value(Scalar::Null) => Value::Null,

@@ -83,7 +83,7 @@ pub(crate) struct PluginRow {
 }
 
 impl PluginRow {
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }

@@ -114,7 +114,7 @@ mod tests {
         texts.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect()
     }
 
-    /// A pod with resources as an engine reports them.
+    /// Builds a pod with resources as an engine reports them.
     fn pod(shares: u64, memory: i64) -> api::PodSandbox {
         let mut pod = api::PodSandbox::default();
         let resources = pod.linux.mut_or_insert_default().pod_resources.mut_or_insert_default();

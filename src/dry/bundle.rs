@@ -44,12 +44,12 @@ impl DryRunBundle {
         Ok(Self { dir, path, original })
     }
 
-    /// The document's bytes.
+    /// Returns the document's bytes.
     pub(super) fn document(&self) -> &[u8] {
         &self.original.bytes
     }
 
-    /// The default container ID: the bundle directory's name, as with engines.
+    /// Returns the default container ID: the bundle directory's name, as with engines.
     pub(super) fn id(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }

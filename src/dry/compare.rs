@@ -90,7 +90,7 @@ impl<'c> Judge<'c> {
         Self { config, rules, injections, plugins }
     }
 
-    /// The promises about the creation that depend on kubelet's allocations, if these are not
+    /// Returns the promises whose decision depends on kubelet's allocations, if these are not
     /// recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
         let is_asked =
@@ -281,7 +281,7 @@ impl<'c> Judge<'c> {
         Ok(chosen)
     }
 
-    /// The fields that a plugin may set in the container, by its section and by the rules.
+    /// Returns the fields that a plugin may set in the container, by its section and by the rules.
     fn rights(&self, plugin: &str, container: &str, ruled: &RuledPod) -> Judged<Rights> {
         let (index, name) = plugin.split_once('-').unwrap_or(("", plugin));
         let settings = self.config.plugin(index, name);
@@ -478,7 +478,7 @@ mod tests {
     use super::*;
     use crate::config::PromiseSection;
 
-    /// A recorded creation of this engine's container, and the reply of 10-a.
+    /// Renders a recorded creation of this engine's container, and the reply of 10-a.
     fn recorded_line(id: u64, name: &str, engine: &str, allocations: &Value) -> String {
         let pod = api::PodSandbox {
             id: format!("pod-{name}"),

@@ -34,7 +34,7 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 /// A value that an observer provides now or later, or the reason why it cannot.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
 
-/// A value that an observer provides now.
+/// Returns a value that an observer provides now.
 pub(super) fn now<T>(value: T) -> Later<T> {
     let (sender, receiver) = oneshot::channel();
     let _taken = sender.send(Ok(value));
@@ -158,38 +158,39 @@ impl DryRun {
         Ok(())
     }
 
-    /// The built-in validator.
+    /// Returns the built-in validator.
     pub(super) fn builtin(&self) -> &DefaultValidator {
         &self.config.default_validator
     }
 
-    /// The synchronized plugins, in order.
+    /// Returns the synchronized plugins, in the order of the chain.
     pub(super) fn registered(&self) -> Vec<Rc<ChainedPlugin>> {
         self.members.synchronized()
     }
 
-    /// The synchronized plugins that receive this pod's events.
+    /// Returns the synchronized plugins that receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
         members.retain(|member| self.rules.hidden_by(member.id(), pod).is_none());
         members
     }
 
-    /// The plugins of [`Self::registered_for`] that are subscribed to `event`.
+    /// Returns the plugins of [`Self::registered_for`] that are subscribed to `event`.
     pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
         members
     }
 
-    /// The plugins of [`Self::registered_for`] that subscribed to an event of the extension.
+    /// Returns the plugins of [`Self::registered_for`] that subscribed to an event of the
+    /// extension.
     pub(super) fn extended(&self, event: ExtensionEvent, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.takes(event));
         members
     }
 
-    /// A pod as rules match it.
+    /// Returns a pod as rules match it.
     pub(super) fn ruled_pod(&self, pod: Option<&api::PodSandbox>) -> RuledPod {
         let (engine, is_doubtful) = &self.origin;
         let pod = pod.map(|pod| RuledPod::of(pod, engine, *is_doubtful));
@@ -257,8 +258,7 @@ impl DryRun {
         Ok(())
     }
 
-    /// The rules for a request about this container of this pod. A dry run knows no other
-    /// container.
+    /// Returns the rules for a request about this container of this pod, the only one of a dry run.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
@@ -327,7 +327,7 @@ impl DryRun {
         names.iter().filter(is_absent).cloned().collect()
     }
 
-    /// The plugins that are still connected, or whose disconnection has not been reported.
+    /// Returns the named plugins that are connected, or whose disconnection has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
         let here: Vec<&str> = members.iter().map(|member| member.chained.id()).collect();

@@ -39,7 +39,7 @@ impl Engine {
     }
 }
 
-/// The option (with a trailing space) by which a command selects the handler.
+/// Returns the option (with a trailing space) by which a command selects the handler.
 pub(super) fn option_for(name: &str, default: bool) -> String {
     if default { String::new() } else { format!("--runtime {name} ") }
 }

@@ -122,7 +122,7 @@ impl EngineNamed {
         common.root.is_none() && !self.user
     }
 
-    /// The engine; a distribution without an engine means containerd.
+    /// Returns the engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
             (Some(engine), Some(_)) if !engine.has_distributions() => {

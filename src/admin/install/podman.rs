@@ -30,7 +30,7 @@ pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
     [shipped].into_iter().chain([MAIN].into_iter().chain(main).flat_map(read_after)).collect()
 }
 
-/// The folder whose files are read after this main file.
+/// Returns the folder whose files Podman reads after this main file.
 fn folder(main: &str) -> String {
     format!("{main}.d")
 }

@@ -58,17 +58,17 @@ impl Root {
         Ok(Self { host, inside: None, user })
     }
 
-    /// The folders of the user's configurations and data, if the engine is the user's.
+    /// Returns the folders of the user's configurations and data, if the engine is the user's.
     pub(super) fn user(&self) -> Option<(&str, &str)> {
         self.user.as_ref().map(|(config, data)| (config.as_str(), data.as_str()))
     }
 
-    /// The option (with a leading space) that selects this root on the command line.
+    /// Returns ` --user` if the engine is the user's, for commands in messages; else nothing.
     pub(super) fn option(&self) -> &'static str {
         if self.user.is_some() { " --user" } else { "" }
     }
 
-    /// The folder of the undo records.
+    /// Returns the folder of the undo records.
     pub(super) fn records(&self) -> String {
         self.user()
             .map_or_else(|| FOLDER.to_owned(), |(config, _)| format!("{config}/nri-runc/engines"))

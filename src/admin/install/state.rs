@@ -58,7 +58,7 @@ struct EngineOnHost {
 }
 
 impl EngineOnHost {
-    /// The main file of the registration; `None` without a registration.
+    /// Returns the main file of the registration, if there is one and its engine may have several.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
     }

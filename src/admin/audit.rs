@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
-//! each line as it is found; with `--follow` it then prints new lines as they are written.
+//! `audit`: searches the audit log, in its files or in the journal. It needs no daemon. It prints
+//! each line as it is found, or with `--pod` or `--container` at the end of the search; with
+//! `--follow` it then prints new lines.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};

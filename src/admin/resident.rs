@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stop`, `restart`, and whether the running daemon is older than the files on disk. Only one
-//! process is signalled: the daemon that responds on the socket, else the process that holds the
-//! daemon's lock, else this installation's daemon in another run directory. If systemd manages the
-//! daemon, systemd is asked to stop and start it.
+//! `stop`, `restart`, `reexec`, and whether the running daemon is older than the files on disk.
+//! Only one process is signalled: the daemon that responds on the socket, else the process that
+//! holds the daemon's lock, else this installation's daemon in another run directory. If systemd
+//! manages the daemon, systemd is asked to stop and start it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -40,7 +40,7 @@ const NEXT_WAIT: Duration = Duration::from_secs(15);
 /// Interval between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time limit for a daemon that does not respond to exit by itself, before it is killed.
+/// Time limit for an unresponsive daemon to exit after SIGTERM, and then after SIGKILL.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.

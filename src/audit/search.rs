@@ -302,8 +302,8 @@ mod tests {
             files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
         };
         assert_eq!(read(&path), ["oldest", "older", "new"]);
-        // While files are renamed, one number is free: first the second to last, at the end the
-        // current file's.
+        // During a rotation one number is free: at first the last but one, at the end the current
+        // file's.
         std::fs::rename(rotated(&path, 1), temp.path().join("kept")).unwrap();
         assert_eq!(read(&path), ["oldest", "new"]);
         std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(text(&mut tail), "set aside\na long line\n");
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert_eq!(text(&mut tail), "");
-        // Later than the rotated file, according to the file system's clock.
+        // Makes the next file newer than the rotated one by the file system's clock.
         std::thread::sleep(std::time::Duration::from_millis(20));
         append(&path, b"anew\n");
         assert_eq!(text(&mut tail), "anew\n");

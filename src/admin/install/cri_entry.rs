@@ -177,8 +177,8 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
     table.get(key)?.as_table_like()
 }
 
-/// Returns a line for each setting of a table, without those in `but` and those with an empty, zero
-/// or false value.
+/// Returns a line for each setting of a table, without those in `but`, those of several lines, and
+/// those with an empty, zero or false value (except SystemdCgroup).
 fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;

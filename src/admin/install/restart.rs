@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command by which an engine reloads its configuration. For a distribution's containerd it
-//! restarts the distribution's service, which is found by its process, its units or its init. This
-//! module only reads.
+//! restarts the distribution's service, which is found by its process, its init script or its
+//! units. This module only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `top`: the daemon's current activity. On a terminal it updates in place until `q` or Ctrl-C;
-//! into a pipe it prints one page, or the requested number. It asks the daemon once per page.
+//! into a pipe it prints one page, or the requested number. It asks the daemon at the start and
+//! after each interval.
 
 mod page;
 pub(super) mod sample;

@@ -432,7 +432,7 @@ fn outdated_program(program: &Program, pid: u32) -> Option<(String, bool)> {
         return Some((format!("its executable {} is missing", path.display()), false));
     };
     let own = PathBuf::from(format!("/proc/{pid}/exe"));
-    // A reinstalled identical file does not count as another program.
+    // A reinstalled identical file is not another program.
     if program.file == Some(ProgramFile::of(&meta)) || runtime::has_same_bytes(&own, path) {
         return None;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The JSON schemas of outputs (`docs/schema`), written from the types whose serialization is
 //! printed: doc comments become descriptions. `UPDATE_GOLDEN=1 cargo test --lib schemas` renews the
-//! files. Only tests have this.
+//! files. Only tests contain this module.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::answers::{
 use crate::dry::{Adjusted, Compared};
 use crate::files;
 
-/// A schema: its file, the output, its commands, and its type.
+/// A schema: its file's name, its title, the commands that print such output, and its type.
 struct Output {
     file: &'static str,
     title: &'static str,

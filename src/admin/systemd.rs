@@ -21,7 +21,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct Unit(String);
 
 impl Unit {
-    /// Finds the unit whose main process this is.
+    /// Finds the unit whose main process has this PID.
     ///
     /// # Errors
     /// Fails when systemd does not respond, or has no such unit.

@@ -20,7 +20,7 @@ use crate::text::counted;
 /// Seconds after the daemon's start from which a plugin that is not synchronized is reported.
 const SETTLED: u64 = 10;
 
-/// Age in nanoseconds up to which a failure counts as recent.
+/// Maximum age of a recent failure, in nanoseconds.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
 /// Checks the socket. `taken_over`: the command by which an engine whose own NRI was switched off

@@ -20,7 +20,7 @@ pub(super) const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/us
 /// Whether a running engine has loaded a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandlerState {
-    /// The engine has loaded it.
+    /// The engine has loaded the handler.
     Known,
     /// The engine answers, and does not have the handler.
     Unknown,

@@ -75,8 +75,8 @@ impl NodeRecord {
         known.any(|file| file.fingerprints.contains(&fingerprint))
     }
 
-    /// Records a file that is about to be written: from now on, both its old and its new bytes
-    /// count as `node`'s.
+    /// Records a file that is about to be written: from now on, [`Self::knows`] accepts both its
+    /// old and its new bytes.
     ///
     /// # Errors
     /// Fails as [`NodeRecord::save`] does.

@@ -54,7 +54,7 @@ const ID_NAMES: [&str; 14] = [
 /// a document.
 const LONGEST_VALUE: usize = 128;
 
-/// Length in characters from which a word with letters and digits counts as a key.
+/// Length in characters from which a word with letters and digits is hidden as a key.
 const KEY_LENGTH: usize = 16;
 
 /// Redacts a JSON document.

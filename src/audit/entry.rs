@@ -40,7 +40,7 @@ named! {
 
 impl AuditAction {
     /// Whether the entry is about a connection: a process with access to the plugin socket can
-    /// cause any number of these.
+    /// cause any number of these entries.
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
     }

@@ -168,7 +168,8 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line, even one that cannot be parsed, because no line is answered before plugins can connect.
+/// A line, or why it is malformed. Both are queued, because no line is answered before plugins can
+/// connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {

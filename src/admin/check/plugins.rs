@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `check` about plugins: the socket, the pre-installed plugins, and each plugin that
-//! is missing although it was connected or is configured.
+//! is missing, does not respond, is slow, or failed recently.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

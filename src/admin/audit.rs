@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `audit`: searches the audit log, in its files or in the journal. It needs no daemon, and prints
-//! each line as it is found; with `--follow` it then prints new lines as they are written.
+//! `audit`: searches the audit log, in its files or in the journal. It needs no daemon. It prints
+//! each line as it is found, or with `--pod` or `--container` at the end of the search; with
+//! `--follow` it then prints new lines.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -69,7 +70,7 @@ pub(super) struct SubjectFilter {
 }
 
 impl SubjectFilter {
-    /// The filter of lines.
+    /// Converts the arguments to a filter of lines.
     pub(super) fn filter(&self) -> AuditFilter {
         let Self { pod, container, plugin } = self.clone();
         AuditFilter { pod, container, plugin, ..AuditFilter::default() }
@@ -136,7 +137,8 @@ fn search_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u6
     Ok(unreadable)
 }
 
-/// Prints new lines until a signal, or until standard output is closed.
+/// Prints the lines of the log, then new ones, until a signal ends the process or standard output
+/// is closed.
 fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut tail = AuditTail::open(path)?;
     loop {
@@ -154,7 +156,8 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
     }
 }
 
-/// Prints new lines of the journal, until a signal or until standard output is closed.
+/// Prints the lines of the journal, then new ones, until a signal ends the process or standard
+/// output is closed.
 fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut journal = journalctl(&["--follow", "--lines=all"])?;
     let followed = follow_output(&mut journal, filter, page);
@@ -245,7 +248,8 @@ impl Page {
         let is_first = self.count == 0;
         let before = if is_first { "[" } else { ",\n" };
         self.count += 1;
-        // Parsed as a whole, because the output keeps members that only other versions know.
+        // Parses the whole line, because the output also has members that only other versions
+        // define.
         let whole = || serde_json::from_str::<Value>(text).unwrap_or_default();
         let row = match self.format {
             Format::Json if self.is_endless => format!("{text}\n"),

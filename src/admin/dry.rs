@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command lines of `adjust` and `replay`, which call plugins without a node. Unlike the other
-//! verbs, they require a valid configuration, because no container depends on them.
+//! The command lines of `adjust` and `replay`, which call plugins without a node. They refuse a
+//! configuration with any error, because no container depends on them.
 
 use std::path::PathBuf;
 
@@ -43,8 +43,8 @@ pub(super) struct Adjust {
 }
 
 impl Adjust {
-    /// Returns `Format::Page` if a diff or a document is requested, because `--json` contradicts
-    /// it.
+    /// Returns `Format::Page` if a diff or a document is requested, so that `--json` is refused
+    /// with it.
     pub(super) fn other_output(&self) -> Option<Format> {
         self.options.output.filter(|form| *form != Output::Json).map(|_| Format::Page)
     }

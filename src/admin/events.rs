@@ -63,7 +63,7 @@ fn cursor(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The pod of an event, with the fields that the filters need.
+/// Returns an event's pod, with the fields that the filters need.
 fn pod_of(event: &LoggedLine) -> PodRow {
     let LoggedLine { labels, subject, .. } = event.clone();
     PodRow { namespace: subject.namespace, engine: subject.engine, labels, ..PodRow::default() }
@@ -139,7 +139,7 @@ fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Prints the events of one connection; `since` is the cursor of the last one.
+/// Prints the events of one connection; sets `since` to the cursor of the last event.
 fn follow(
     mut stream: &UnixStream,
     since: &mut String,

@@ -130,8 +130,8 @@ fn exit(code: Option<i32>, reason: Option<&str>) -> String {
     code.map(|code| format!(", exit code {code}{reason}")).unwrap_or_default()
 }
 
-/// The time since the container's creation, or since the refusal of a container that was never
-/// created.
+/// Formats the time since the container's creation, or since the refusal of a container that was
+/// never created.
 fn age(life: &Times) -> String {
     ago(if life.created_at > 0 { life.created_at } else { life.refused_at })
 }
@@ -286,7 +286,7 @@ fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
     }
 }
 
-/// Adds what is hidden, was refused or was skipped.
+/// Adds the plugins from which it is hidden, the refusals, and the skipped plugins.
 fn stays(
     id: &str,
     hidden: &[HiddenFrom],
@@ -329,7 +329,7 @@ fn matches(matches: &[MatchRow]) -> String {
     table(&["id", "name", "state", "age"], &rows.collect::<Vec<_>>())
 }
 
-/// The line about a process of `exec` that plugins changed.
+/// Formats the line about an `exec` whose process plugins changed.
 fn exec_change(Dated(change): &Dated<ExecChange>) -> String {
     let owners = change.owners.iter();
     let owners: Vec<String> =

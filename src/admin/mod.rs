@@ -199,7 +199,7 @@ fn row<'a>(
     Row { output, wait, is_roots: true, needs_file: true, is_of_node: false, run }
 }
 
-/// The row of a verb that prints one answer.
+/// Returns the row of a verb that prints one answer.
 fn tells<'a, A: Answer>(
     output: Option<Format>,
     wait: &'static str,
@@ -208,7 +208,7 @@ fn tells<'a, A: Answer>(
     row(output, wait, |on, to| tell(to, &answer(&on)?))
 }
 
-/// The row of a verb that needs only its arguments and the configuration.
+/// Returns the row of a verb that needs only its arguments and the configuration.
 fn asks<'a, A>(
     output: Option<Format>,
     wait: impl Into<Option<&'static str>>,
@@ -232,7 +232,7 @@ impl Row<'_> {
     }
 }
 
-/// The table of verbs.
+/// Returns a verb's row of the table of verbs.
 fn row_of(verb: &AdminVerb) -> Row<'_> {
     use AdminVerb as V;
     let (daemon, stops) = ("waiting for the daemon", "stopping the daemon");
@@ -289,7 +289,8 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
     }
 }
 
-/// The verbs with options, help and exit codes; also the source of man pages and completions.
+/// Returns the verbs with options, help and exit codes; man pages and completions are made from
+/// them.
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
@@ -304,7 +305,7 @@ pub fn command() -> clap::Command {
     })
 }
 
-/// The complete command line, `nri-runc nri VERB`.
+/// Returns the complete command line, `nri-runc nri VERB`.
 pub fn command_of_program() -> clap::Command {
     let verbs = command().name("nri").bin_name(Resettable::<String>::Reset);
     // `help` and `--help` are the runtime's.
@@ -312,7 +313,7 @@ pub fn command_of_program() -> clap::Command {
     runtime.disable_help_subcommand(true).subcommand(verbs)
 }
 
-/// The completions for a shell.
+/// Returns the completions for a shell.
 pub fn completion(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command_of_program(), "nri-runc", &mut script);
@@ -350,7 +351,7 @@ pub fn run(argv: &[OsString]) -> u8 {
     })
 }
 
-/// The format of the answer. `--json` together with another format is an error.
+/// Returns the format of the answer. `--json` together with another format is an error.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     let conflict = |line| Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
     if let AdminVerb::Policy(policy) = &arguments.verb
@@ -413,7 +414,8 @@ fn run_daemon(loaded: Loaded, options: &DaemonOptions) -> Result<u8> {
     daemon::run(loaded, &start).map(|()| DONE)
 }
 
-/// Refuses a verb that needs root to other users, except to the owner of the run directory.
+/// Refuses a verb that needs root, unless the caller is root, owns the run directory, or has a
+/// daemon of its own.
 fn check_user(is_roots: bool, config: &Config) -> Result<()> {
     let user = nix::unistd::geteuid();
     let is_owner = || std::fs::metadata(&config.run_dir).is_ok_and(|d| d.uid() == user.as_raw());
@@ -431,7 +433,7 @@ fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
     read(&wrapper::admin(config, &question.to_string())?)
 }
 
-/// Like [`ask`], with another time limit.
+/// Asks the daemon like [`ask`], with another time limit.
 fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
     read(&wrapper::admin_within(config, &question.to_string(), wait)?)
 }

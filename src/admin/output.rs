@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Output: the formats, and the only functions that write to standard output. Pages are escaped,
+//! Output: the formats, and the functions that print answers to standard output. Pages are escaped,
 //! then coloured for a person at a terminal; JSON and YAML are escaped by their writers.
 
 use std::io::Write;

@@ -47,7 +47,7 @@ pub(super) fn check(page: &str) -> String {
     by_beginning(page, &[("ok ", GREEN), ("NO ", RED), ("!! ", YELLOW)])
 }
 
-/// Paints those lines of `status`, `explain` and `plugins` that report trouble.
+/// Paints those lines of `status`, `explain` and `top` that report trouble, and states.
 pub(super) fn trouble(page: &str) -> String {
     let page = states(page);
     by_beginning(
@@ -178,7 +178,7 @@ fn by_line(page: &str, colour: impl Fn(&str) -> Option<&'static str>) -> String 
 mod tests {
     use super::*;
 
-    /// The page without colours.
+    /// Returns the page without colours.
     fn bare(page: &str) -> String {
         [RED, GREEN, YELLOW, CYAN, BOLD, PLAIN]
             .iter()

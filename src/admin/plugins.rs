@@ -72,7 +72,7 @@ pub(super) fn output_of(config: &Config, plugin: &str) -> Result<PluginOutput> {
 const SECONDS: usize = 19;
 
 impl Answer for PluginOutput {
-    /// The lines of the current run and of the previous one, each with its time.
+    /// Formats the lines of the previous run and of the current one, each with its time.
     fn page(&self, _: Format) -> String {
         let mut page = String::new();
         let id = printable(&format!("{}-{}", self.index, self.name));
@@ -117,7 +117,8 @@ fn shown_id(plugin: &PluginRow) -> String {
     }
 }
 
-/// Renders the page; the wide one adds events, strikes and NRI versions below the table.
+/// Renders the page; the wide one adds strikes, NRI versions, time limits and events below the
+/// table.
 fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
     let mut rows: Vec<_> = plugins.iter().map(cells).collect();
     fit(&HEAD, &mut rows, &SHORTENED, screen);
@@ -140,7 +141,7 @@ fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
     page
 }
 
-/// Describes how a plugin is connected and what applies to it.
+/// Describes a plugin's strikes, its NRI version, and how long it has been connected.
 fn terms(plugin: &PluginRow) -> String {
     let strikes = plugin.failure_policy.as_ref();
     let strikes = strikes.map(|policy| format!("{} ({})", policy.strikes, policy.strikes_from));
@@ -197,7 +198,7 @@ fn time_limits(limits: &TimeLimits) -> String {
     format!("{} a request{whole}", show::milliseconds(limits.request_ms))
 }
 
-/// Formats the progress of a Synchronize; counts its requests if there are several.
+/// Formats the progress of a Synchronize, with the number of its answered requests.
 fn synchronizing(progress: &SynchronizeRow) -> String {
     let [passed, limit] = [progress.for_ms, progress.limit_ms].map(show::milliseconds);
     let answered = match progress.answered {

@@ -88,7 +88,7 @@ impl LabelFilter {
 }
 
 impl PodFilter {
-    /// Whether the filter admits a pod. A pod whose labels are unknown is admitted.
+    /// Whether the filter admits a pod. Unknown labels match every label filter.
     pub(super) fn admits(&self, pod: &PodRow) -> bool {
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
@@ -161,7 +161,7 @@ fn head(format: Format) -> Vec<&'static str> {
     head
 }
 
-/// The available width; the wide list has no limit.
+/// Returns the available width; `None`, no limit, except for a page on a terminal.
 fn room(format: Format) -> Option<usize> {
     screen().filter(|_| format == Format::Page)
 }
@@ -186,7 +186,8 @@ fn page(pods: &[PodRow], format: Format, screen: Option<usize>) -> String {
     table(&head(format), &lines)
 }
 
-/// Returns the pod's creation time. An older daemon reports only its containers' times.
+/// Returns the earliest creation time of the pod and its containers, because an older daemon
+/// reports only those of containers.
 fn created_at(pod: &PodRow) -> i64 {
     let times = pod.containers.iter().map(|container| container.times.created_at);
     let times = std::iter::once(pod.created_at).chain(times).filter(|at| *at > 0);

@@ -80,13 +80,13 @@ impl Policy {
         pod.is_some()
     }
 
-    /// Whether a test report was requested for one pod's decisions; only comparisons have a report.
+    /// Whether a test report was requested with `--bundle` or `--pod`, which have none.
     pub(super) fn wants_no_report(&self) -> bool {
         let PolicyVerb::Test(PolicyTest { bundle, pod, output, .. }) = &self.verb;
         output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())
     }
 
-    /// The requested output format.
+    /// Returns the requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         let PolicyVerb::Test(PolicyTest { output, .. }) = &self.verb;
         output.output
@@ -199,7 +199,7 @@ fn promise(row: &PromiseFit) -> String {
     format!("promise \"{}\" {verdict}: {}\n", printable(&row.promise), printable(&row.why))
 }
 
-/// The effect of an exec rule on the pod.
+/// Formats the effect of an exec rule on the pod.
 fn exec_rule_line(rule: &ExecRuleRow) -> String {
     let verdict = match (rule.decides, rule.matches) {
         (true, Fit::Maybe) => " (may match this pod)",

@@ -50,8 +50,8 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
             let error = Error::new(format!("the configuration has an error: {}", problem.text));
             return Err(error.hint("the daemon is not running; fix this file before it starts"));
         }
-        // That daemon has the plugins and does not read these files, so success would be
-        // misleading.
+        // A daemon with another run directory has the plugins and does not read these files, so
+        // success would be misleading.
         if let Some(other) = other::find(&loaded.config, loaded.only.as_deref()) {
             return Err(other.error(&loaded.config));
         }
@@ -70,7 +70,7 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
 impl Answer for ReloadResult {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// A diff of the keys and of the lists' sections; changes that need a restart are listed
+    /// Renders a diff of the keys and of the lists' sections; lists changes that need a restart
     /// separately.
     fn page(&self, _: Format) -> String {
         let (Self::Done { reloaded: Reloaded { warnings, .. }, .. }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `stop`, `restart`, and whether the running daemon is older than the files on disk. Only the
-//! process that responds on the daemon's socket is signalled or, if none responds, the process that
-//! holds the daemon's lock. If systemd manages the daemon, systemd is asked to stop and start it.
+//! `stop`, `restart`, `reexec`, and whether the running daemon is older than the files on disk.
+//! Only one process is signalled: the daemon that responds on the socket, else the process that
+//! holds the daemon's lock, else this installation's daemon in another run directory. If systemd
+//! manages the daemon, systemd is asked to stop and start it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -39,7 +40,7 @@ const NEXT_WAIT: Duration = Duration::from_secs(15);
 /// Interval between two checks.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// Time limit for a daemon that does not respond to exit by itself, before it is killed.
+/// Time limit for an unresponsive daemon to exit after SIGTERM, and then after SIGKILL.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
@@ -207,7 +208,7 @@ pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
     files::try_write(run_dir)
 }
 
-/// The error of a process that holds the daemon's lock although no daemon listens.
+/// Returns the error about a process that holds the daemon's lock although no daemon listens.
 fn silent_holder(config: &Config, pid: u32) -> Error {
     let words = procfs::command_line(&Host::default(), pid).or_absent().unwrap_or_default();
     let name = String::from_utf8_lossy(words.first().map(Vec::as_slice).unwrap_or_default());
@@ -324,7 +325,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     Ok(Restarted { was, pid, killed, by: unit.map(|_| "systemd") })
 }
 
-/// Returns the process of the daemon that responds now, unless it is `was`.
+/// Waits until a daemon other than the process `was` responds; returns its PID.
 fn pid_of_next(config: &Config, was: Option<u32>) -> Result<u32> {
     let deadline = Instant::now() + NEXT_WAIT;
     loop {
@@ -377,7 +378,8 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
         }
     };
     let next = match now {
-        // The earlier daemon serves, so another request has made it re-execute.
+        // The same process serves again: another request made it re-execute, which closed this
+        // connection.
         Some(pid) if pid == before.pid => return error,
         Some(pid) => format!("another daemon runs, process {pid}"),
         None => format!("no daemon runs{}", last_line_of_next(config)),
@@ -408,7 +410,7 @@ pub(super) fn outdated(status: &Status) -> Vec<(String, &'static str)> {
 
 const RESTART: &str = "nri-runc nri restart";
 
-/// The keys that the daemon has not read, with the command that makes it read them.
+/// Describes the keys that the daemon has not read, with the command that makes it read them.
 pub(super) fn outdated_configuration(status: &Status) -> Option<(String, &'static str)> {
     let changed = status.configuration.as_ref()?.changed.join(", ");
     let what = format!("older than the configuration files; changed: {changed}");
@@ -430,7 +432,7 @@ fn outdated_program(program: &Program, pid: u32) -> Option<(String, bool)> {
         return Some((format!("its executable {} is missing", path.display()), false));
     };
     let own = PathBuf::from(format!("/proc/{pid}/exe"));
-    // A reinstalled identical file does not count as another program.
+    // A reinstalled identical file is not another program.
     if program.file == Some(ProgramFile::of(&meta)) || runtime::has_same_bytes(&own, path) {
         return None;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The JSON schemas of outputs (`docs/schema`), written from the types whose serialization is
 //! printed: doc comments become descriptions. `UPDATE_GOLDEN=1 cargo test --lib schemas` renews the
-//! files. Only tests have this.
+//! files. Only tests contain this module.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::answers::{
 use crate::dry::{Adjusted, Compared};
 use crate::files;
 
-/// A schema: its file, the output, its commands, and its type.
+/// A schema: its file's name, its title, the commands that print such output, and its type.
 struct Output {
     file: &'static str,
     title: &'static str,
@@ -40,7 +40,7 @@ const fn output<T: JsonSchema>(
     Output { file, title, verbs, schema: |generator| generator.root_schema_for::<T>() }
 }
 
-/// Every schema.
+/// Lists every schema.
 fn outputs() -> Vec<Output> {
     vec![
         output::<Status>("status", "Output of nri-runc nri status -o json", &["status"]),
@@ -95,7 +95,7 @@ fn outputs() -> Vec<Output> {
     ]
 }
 
-/// The description of a time, which has the same form in every output.
+/// Returns the description of a time, which has the same form in every output.
 fn description_of(member: &str) -> Option<&'static str> {
     match member {
         _ if member == "at" || member.ends_with("_at") => {
@@ -108,7 +108,7 @@ fn description_of(member: &str) -> Option<&'static str> {
     }
 }
 
-/// Adds what types do not say, and omits defaults: a printed document has every member.
+/// Adds the descriptions of times, and removes defaults: a printed document has every member.
 fn complete(schema: &mut Schema) {
     schema.remove("default");
     if let Some(Value::String(text)) = schema.get_mut("description") {

@@ -12,7 +12,7 @@ use crate::limits;
 use crate::text::{age, printable};
 
 impl Answer for MetricsText {
-    /// The metrics text, which is printed unchanged.
+    /// Returns the metrics text, which is printed unchanged.
     fn page(&self, _: Format) -> String {
         self.text.clone()
     }
@@ -21,7 +21,7 @@ impl Answer for MetricsText {
 /// Placeholder for the value of an environment variable (decision D27).
 pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 
-/// Columns assumed for a terminal of unknown size.
+/// Columns to which text is wrapped, and the least width assumed for a terminal.
 pub(super) const TERMINAL_WIDTH: usize = 80;
 
 /// Replaces the middle of a shortened text.
@@ -71,7 +71,8 @@ pub(super) fn ago(at: i64) -> String {
     age(at, SystemTime::now())
 }
 
-/// Formats a duration in milliseconds with two digits.
+/// Formats a duration given in milliseconds, with at most one decimal; from one second on, in
+/// seconds.
 pub(super) fn milliseconds(millis: f64) -> String {
     match millis {
         _ if millis >= 9950.0 => format!("{:.0}s", millis / 1000.0),
@@ -82,7 +83,7 @@ pub(super) fn milliseconds(millis: f64) -> String {
     }
 }
 
-/// Wraps words to the terminal's width, indented after the first line.
+/// Wraps words to [`TERMINAL_WIDTH`], indented after the first line.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
     lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
 }
@@ -103,8 +104,8 @@ pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> 
     lines
 }
 
-/// The width of the screen if the output goes to a terminal; `None` for a pipe, which receives
-/// whole words.
+/// Returns the width of the terminal, at least [`TERMINAL_WIDTH`]; `None` for a pipe, which
+/// receives whole words.
 pub(super) fn screen() -> Option<usize> {
     let out = std::io::stdout();
     if !isatty(&out) {

@@ -21,7 +21,7 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 pub(super) struct Unit(String);
 
 impl Unit {
-    /// Finds the unit whose main process this is.
+    /// Finds the unit whose main process has this PID.
     ///
     /// # Errors
     /// Fails when systemd does not respond, or has no such unit.
@@ -65,13 +65,13 @@ fn property(unit: &str, name: &str) -> Result<String> {
     Ok(said.trim().to_owned())
 }
 
-/// The option of systemctl for a user's daemon, which is a unit of the user's service manager,
+/// Returns systemctl's option for a user's daemon, which is a unit of the user's service manager,
 /// never of the node's.
 fn of_manager() -> Option<&'static str> {
     crate::config::is_unprivileged().then_some("--user")
 }
 
-/// A command with these words for the operator to type.
+/// Returns the systemctl command with these words, for the operator to type.
 pub(super) fn command(words: &str) -> String {
     ["systemctl"].into_iter().chain(of_manager()).chain([words]).collect::<Vec<_>>().join(" ")
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document as YAML, in blocks as kubectl prints it. Pure. Text that a reader could parse as
-//! another type is quoted, by the rules of YAML 1.1 and 1.2. Characters that a terminal interprets
-//! or hides are escaped here, because saphyr, the crate that reads YAML here, writes some of them
-//! unescaped.
+//! A JSON document as YAML, in blocks as kubectl prints it. This module does no I/O. Text that a
+//! reader could parse as another type is quoted, by the rules of YAML 1.1 and 1.2. Characters that
+//! a terminal interprets or hides are escaped here, because saphyr, the crate that reads YAML here,
+//! writes some of them unescaped.
 
 use std::fmt::Write as _;
 
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// The document as a YAML reader parses it.
+    /// Returns the document as a YAML reader parses it.
     fn read(node: &Yaml<'_>) -> Value {
         match node {
             Yaml::Value(Scalar::Null) => Value::Null,

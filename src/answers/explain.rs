@@ -68,7 +68,7 @@ pub(crate) struct ContainerExplained {
     pub(crate) bundle: String,
     /// Whether the container's record was lost and then recovered from the runtime's state.
     pub(crate) found: bool,
-    /// The owners: fields with their plugins.
+    /// The plugin that owns each field.
     pub(crate) owners: BTreeMap<String, String>,
     /// The changes in order of time, and those of one event in the order of the chain.
     pub(crate) changes: Vec<Dated<Change>>,
@@ -199,7 +199,7 @@ pub(crate) struct Repetition {
     pub(crate) value: Value,
 }
 
-/// A note with a time: adds the member `at` as text (RFC 3339).
+/// A note with a time. Serialization adds the member `time`, which is `at` as text (RFC 3339).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Dated<T>(pub(crate) T);

@@ -30,7 +30,7 @@ pub(crate) use states::*;
 pub(crate) use status::*;
 pub(crate) use top::*;
 
-/// Containers that reach the plugin socket.
+/// Containers that can connect to the plugin socket, except those in pods of connected plugins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]

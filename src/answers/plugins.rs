@@ -61,7 +61,7 @@ pub(crate) struct PluginRow {
     pub(crate) restarts: u64,
     /// How the last process that the daemon started ended.
     pub(crate) exit_status: Option<String>,
-    /// The last lines of that process.
+    /// The last lines that the last process printed.
     pub(crate) last_words: Vec<String>,
     pub(crate) restart_in_seconds: Option<f32>,
     /// Whether the plugin's last requests all timed out.
@@ -83,7 +83,7 @@ pub(crate) struct PluginRow {
 }
 
 impl PluginRow {
-    /// `NN-name`.
+    /// Returns `NN-name`.
     pub(crate) fn id(&self) -> String {
         format!("{}-{}", self.index, self.name)
     }

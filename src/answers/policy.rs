@@ -96,7 +96,7 @@ pub(crate) struct InjectionRow {
     /// `always` or `absent`.
     pub(crate) when: String,
     pub(crate) on_failure: OnFailure,
-    /// The rule that excludes it.
+    /// The rule that excludes the injection.
     pub(crate) hidden_by: Option<String>,
 }
 

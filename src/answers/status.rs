@@ -76,8 +76,8 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Required plugins that are not connected. No plugin is required while plugins are disabled,
-    /// or served by the engine's own NRI.
+    /// Returns the required plugins that are not connected: none while plugins are disabled, or
+    /// served by the engine's own NRI.
     pub(crate) fn missing_plugins(&self) -> impl Iterator<Item = &str> {
         let are_asked_for = !self.pass_through && !self.disabled;
         let missing = self.required.iter().filter(move |row| are_asked_for && !row.connected);

@@ -40,13 +40,13 @@ named! {
 
 impl AuditAction {
     /// Whether the entry is about a connection: a process with access to the plugin socket can
-    /// cause any number of these.
+    /// cause any number of these entries.
     pub(crate) fn is_about_connections(self) -> bool {
         matches!(self, Self::Connected | Self::Disconnected | Self::Rejected)
     }
 }
 
-/// The pod and the container of an entry; empty without one.
+/// The pod and container of an entry; the members are empty if it has none.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -66,7 +66,7 @@ pub(crate) struct AuditSubject {
 }
 
 impl AuditSubject {
-    /// The texts, which tenants choose.
+    /// Returns all texts, which tenants may choose.
     pub(crate) fn texts_mut(&mut self) -> [&mut String; 6] {
         let Self { engine, namespace, pod, pod_id, container, container_id } = self;
         [engine, namespace, pod, pod_id, container, container_id]
@@ -84,7 +84,7 @@ pub(crate) enum ExecOutcome {
     Failed,
 }
 
-/// A process that `exec` started or requested. Unreadable members are null.
+/// A process that an `exec` requested, whether or not it was started. Unreadable members are null.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ExecutedProcess {

@@ -84,8 +84,8 @@ impl RotatedFile {
             Some(open) => open,
             None => {
                 let mut open = open(&self.path)?;
-                // A quarter of the existing bytes counts as used, so that a restart does not grant
-                // a second share.
+                // A quarter of the existing bytes is treated as used, so that a restart does not
+                // grant a second share.
                 let left = self.max_size.saturating_sub(open.size) / SHARE;
                 open.about_connections = (self.max_size / SHARE).saturating_sub(left);
                 open

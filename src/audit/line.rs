@@ -17,7 +17,7 @@ use crate::limits;
 /// Version of the line format.
 const VERSION: u32 = 1;
 
-/// Placeholder for the value of an environment variable.
+/// Placeholder for a hidden value.
 const HIDDEN: &str = "(hidden)";
 
 /// Replaces arguments that are left out.
@@ -73,7 +73,7 @@ fn shown(field: &str, mut value: Value) -> Value {
     Value::String(text)
 }
 
-/// Hides the values of arguments such as `KEY=VALUE`, and cuts long arguments.
+/// Hides the values of arguments such as `KEY=VALUE`, and bounds the arguments, callers and user.
 fn bound(executed: &mut ExecutedProcess) {
     let mut room = limits::AUDIT_VALUE;
     let mut is_cut = false;

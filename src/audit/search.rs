@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Searches the audit log: passes the lines that an operator requests, from its files, oldest
-//! first.
+//! Searches the files of the audit log, oldest first, for the lines that an operator requests.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -61,7 +60,7 @@ pub(crate) struct AuditFilter {
     pub(crate) plugin: Option<String>,
     /// Names of actions; empty means any.
     pub(crate) actions: Vec<String>,
-    /// A time as [`since`] returns it.
+    /// The earliest time, in the form that [`since`] returns.
     pub(crate) since: Option<String>,
 }
 
@@ -77,13 +76,13 @@ impl AuditFilter {
         };
         let is_container = |wanted: &String| container == wanted || begins(container_id, wanted);
         let is_plugin = |wanted: &String| {
-            // An update may have several plugins.
+            // A line about an update may name several plugins.
             line.plugin.split(',').any(|plugin| {
                 let name = plugin.split_once('-').map(|(_, name)| name);
                 plugin == wanted || name == Some(wanted)
             })
         };
-        // A line about missing lines passes every filter.
+        // A line about missing lines passes every filter except `since`.
         let is_gap = line.action == "lost";
         let is_about = self.pod.as_ref().is_none_or(is_pod)
             && self.container.as_ref().is_none_or(is_container)
@@ -147,7 +146,7 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
 /// is free.
 ///
 /// # Errors
-/// Fails when a file is unreadable, or none exists.
+/// Fails when a file is unreadable; a log without files is empty.
 pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     let (mut files, mut seen, mut is_free) = (Vec::new(), Vec::new(), false);
     for number in 0.. {
@@ -175,7 +174,7 @@ pub(crate) fn open_files(path: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Passes the lines that the filter admits to `found`; returns the number of lines that cannot be
+/// Calls `found` with each line that the filter admits; returns the number of lines that cannot be
 /// parsed.
 ///
 /// # Errors
@@ -303,8 +302,8 @@ mod tests {
             files.into_iter().map(|file| std::io::read_to_string(file).unwrap()).collect()
         };
         assert_eq!(read(&path), ["oldest", "older", "new"]);
-        // While files are renamed, one number is free: first the second to last, at the end the
-        // current file's.
+        // During a rotation one number is free: at first the last but one, at the end the current
+        // file's.
         std::fs::rename(rotated(&path, 1), temp.path().join("kept")).unwrap();
         assert_eq!(read(&path), ["oldest", "new"]);
         std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();

@@ -37,7 +37,7 @@ impl AuditTail {
         Ok(Self { path: path.to_owned(), files, is_cut: false, may_have_missed: false })
     }
 
-    /// Returns the next whole lines, in batches; empty if there are none yet.
+    /// Returns the next batch of whole lines; empty if there are none yet.
     ///
     /// # Errors
     /// Fails when a file cannot be read.
@@ -61,8 +61,7 @@ impl AuditTail {
                 }
                 continue;
             }
-            // An unfinished line is read again once it is complete, because the daemon may also cut
-            // it off.
+            // An unfinished line is read again once it is complete; the daemon may also remove it.
             let back = i64::try_from(unfinished).unwrap_or_default();
             file.seek(SeekFrom::Current(-back)).doing(reading)?;
             bytes.truncate(whole);
@@ -89,7 +88,7 @@ impl AuditTail {
         std::mem::take(&mut self.may_have_missed)
     }
 
-    /// Returns the first part of a line that is too long as a line; drops the rest.
+    /// Returns the first part of an overlong line as a line; drops the rest.
     fn cut(&mut self, mut part: Vec<u8>) -> Option<Vec<u8>> {
         part.push(b'\n');
         (!std::mem::replace(&mut self.is_cut, true)).then_some(part)
@@ -154,11 +153,11 @@ impl AuditTail {
 
 /// The next step at the end of a file without a further whole line.
 enum AtEnd {
-    /// Nothing yet: it is the current file.
+    /// Wait for more lines: this is the current file.
     Wait,
-    /// More lines, in it or in the next file.
+    /// Read further lines, of this file or of the next.
     ReadOn,
-    /// The next file: it was rotated, with this unfinished line at its end.
+    /// Return this unfinished line, the last of a rotated file, and then read the next file.
     Unfinished(Vec<u8>),
 }
 
@@ -285,7 +284,7 @@ mod tests {
         assert_eq!(text(&mut tail), "set aside\na long line\n");
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         assert_eq!(text(&mut tail), "");
-        // Later than the rotated file, according to the file system's clock.
+        // Makes the next file newer than the rotated one by the file system's clock.
         std::thread::sleep(std::time::Duration::from_millis(20));
         append(&path, b"anew\n");
         assert_eq!(text(&mut tail), "anew\n");

@@ -80,7 +80,7 @@ struct Queue {
 #[derive(Debug)]
 enum Order {
     Write(Vec<u8>, Share),
-    /// Asks for a response once everything before this is written.
+    /// Asks for a response once all lines queued before it are written.
     Flush(oneshot::Sender<()>),
 }
 
@@ -324,8 +324,8 @@ impl Writer {
         }
     }
 
-    /// Counts a written line; after the first one about a connection that fits again, reports how
-    /// many of these were dropped.
+    /// Counts a written line. If lines about connections were dropped before, and this one fits
+    /// again, reports how many were dropped.
     fn note_written(&mut self, share: Share) {
         self.counts.written.fetch_add(1, Relaxed);
         if share == Share::All || self.beyond_share == 0 {

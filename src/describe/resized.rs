@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod's resources after kubelet resized its cgroup. Changed files update the resources that
-//! plugins know; the rest stays. The cgroup's limits include the pod's overhead, which NRI reports
-//! separately.
+//! A pod's resources after kubelet resized its cgroup. A changed file updates the resources that
+//! plugins last received; the others stay. The cgroup's limits include the pod's overhead, which
+//! NRI reports separately.
 //!
 //! A removed limit is absent, as in a CRI request. cgroup v2 has a weight in place of shares: the
 //! shares are computed from it as kubelet does, and may differ from the requested ones. Nothing is
@@ -28,7 +28,8 @@ const NO_MEMORY_LIMIT: i64 = 1 << 60;
 /// The texts of these files, by name.
 pub(crate) type PodLimits = BTreeMap<String, String>;
 
-/// The pod's resources after its limits changed from `before` to `now`; `None` if none changed.
+/// Returns the pod's resources after its limits changed from `before` to `now`; `None` if none
+/// changed.
 pub(crate) fn resized(
     pod: &api::PodSandbox,
     before: &PodLimits,
@@ -41,7 +42,7 @@ pub(crate) fn resized(
     if !quota && !shares && !memory {
         return None;
     }
-    // If plugins know no resources of the pod, all of them count as changed.
+    // If plugins have received no resources of the pod yet, all of them are set.
     let is_new = pod.linux.pod_resources.is_none();
     let (quota, shares, memory) = (quota || is_new, shares || is_new, memory || is_new);
     let overhead = pod.linux.pod_overhead.clone().unwrap_or_default();
@@ -113,7 +114,7 @@ mod tests {
         texts.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect()
     }
 
-    /// A pod with resources as an engine reports them.
+    /// Builds a pod with resources as an engine reports them.
     fn pod(shares: u64, memory: i64) -> api::PodSandbox {
         let mut pod = api::PodSandbox::default();
         let resources = pod.linux.mut_or_insert_default().pod_resources.mut_or_insert_default();

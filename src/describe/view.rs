@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The part of config.json that NRI has (OCI runtime-spec 1.3), and its conversion to messages.
-//! `null` counts as absent, unknown keys are ignored, and enumerations stay text.
+//! `null` is read as absent, unknown keys are ignored, and enumerations stay text.
 
 use std::collections::BTreeMap;
 
@@ -112,8 +112,8 @@ impl Spec {
             Ok(None) => serde_json::from_slice(bytes).map_err(|error| unread(&error)),
             Ok(Some(document)) => serde_json::from_value(document).map_err(|error| {
                 let error = error.to_string();
-                // Only an error in the text itself has a line number; it is used if it is the same
-                // error.
+                // Parsing the text again adds a line number; that error is used only if it is the
+                // same one.
                 let placed = serde_json::from_slice::<Self>(bytes).err().map(|e| e.to_string());
                 let placed = placed.filter(|placed| placed.starts_with(&format!("{error} at ")));
                 unread(&placed.unwrap_or(error))
@@ -122,7 +122,7 @@ impl Spec {
         }
     }
 
-    /// The part that helps to identify the engine.
+    /// Returns the members that help to identify the engine.
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();

@@ -103,11 +103,11 @@ pub(crate) fn run(config: Config, options: &AdjustOptions, output: Output) -> Re
 pub(crate) struct Adjusted {
     /// NRI's ContainerAdjustment in protobuf's JSON mapping, after the merge.
     adjust: Option<Map<String, Value>>,
-    /// The plugin of each field, by NRI's name of the field.
+    /// The plugin that owns each field, by NRI's name of the field.
     owners: BTreeMap<String, String>,
-    /// NRI's ContainerUpdate, of other containers.
+    /// Updates of other containers (NRI's ContainerUpdate).
     update: Vec<Value>,
-    /// NRI's ContainerEviction.
+    /// Evictions of containers (NRI's ContainerEviction).
     evict: Vec<Value>,
 }
 
@@ -199,7 +199,7 @@ fn documents(file: &Path) -> Result<Vec<(String, api::ContainerAdjustment)>> {
         .collect()
 }
 
-/// The plugin and its adjustment; without a `plugin` key, the adjustment is numbered.
+/// Returns an adjustment and its plugin's name: the `plugin` key, else the adjustment's number.
 fn adjustment(
     mut document: Value,
     number: usize,

@@ -44,18 +44,18 @@ impl DryRunBundle {
         Ok(Self { dir, path, original })
     }
 
-    /// The document's bytes.
+    /// Returns the document's bytes.
     pub(super) fn document(&self) -> &[u8] {
         &self.original.bytes
     }
 
-    /// The default container ID: the bundle directory's name, as with engines.
+    /// Returns the default container ID: the bundle directory's name, as with engines.
     pub(super) fn id(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Describes role, pod and container as plugins would receive them with an engine, and the
-    /// pod's origin.
+    /// Returns the pod and container that plugins would receive if an engine ran the bundle, with
+    /// the container's role and the pod's origin.
     ///
     /// # Errors
     /// Fails when the document is not an OCI spec.
@@ -91,7 +91,7 @@ impl DryRunBundle {
         files::remove_at(&self.dir, &new);
         files::create_at(&self.dir, &new, bytes, &self.original)?;
         let placed = files::exchange_at(&self.dir, &new, DOCUMENT);
-        // Under this name is now the old document, or the new one if the exchange failed.
+        // The name `new` now has the old document, or the new one if the exchange failed.
         files::remove_at(&self.dir, &new);
         placed
     }

@@ -101,8 +101,7 @@ async fn stop(
     Ok(json!({"reply": show(&reply)}))
 }
 
-/// Sends a later process to the plugins. Exec rules do not apply, because they are about engines'
-/// calls.
+/// Asks the plugins about an `exec`. Exec rules do not apply: they restrict only calls of engines.
 async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, PluginFailure> {
     let id = request.container.id.clone();
     let pod = dry_run.ruled_pod(request.pod.as_ref());
@@ -130,8 +129,8 @@ async fn extension_notice<R: PluginRequest>(
     Ok(json!({"reply": {}}))
 }
 
-/// Notifies the subscribers. An event that plugins may refuse ends at the first refusal; all of
-/// them receive a past event.
+/// Notifies the subscribers. If plugins may refuse the event, the first refusal ends the
+/// notification; every subscriber receives any other event.
 async fn notify(dry_run: &DryRun, told: &Notification) -> Result<Value, PluginFailure> {
     let pod = dry_run.ruled_pod(Some(&told.pod));
     let subscribers = dry_run.subscribers(told.event, &pod);

@@ -46,11 +46,12 @@ pub(super) struct RecordedPlugins {
     connected: Vec<String>,
     /// The plugins from which a rule hid the pod.
     hidden: Vec<String>,
-    /// The replies, in order.
+    /// The replies, in the order in which the plugins were asked.
     answers: Vec<(String, api::CreateContainerResponse)>,
 }
 
-/// The decisions of a configuration: items, each with its decision as text.
+/// A configuration's decisions about one creation, as texts, by subject: the container, a field, a
+/// plugin, a promise or an injection.
 type Verdict = BTreeMap<String, String>;
 
 /// The data of a creation, or why it is refused or unreadable.
@@ -89,7 +90,7 @@ impl<'c> Judge<'c> {
         Self { config, rules, injections, plugins }
     }
 
-    /// The promises about the creation that depend on kubelet's allocations, if these are not
+    /// Returns the promises whose decision depends on kubelet's allocations, if these are not
     /// recorded.
     fn undecided(&self, creation: &JudgedCreation) -> Vec<&'c str> {
         let is_asked =
@@ -182,8 +183,8 @@ impl<'c> Judge<'c> {
         Ok(())
     }
 
-    /// Adds the plugins that would be asked but whose replies are unknown, because rules hid the
-    /// pod from them in the recording.
+    /// Adds the plugins from which rules hide the pod, and those that would be asked but whose
+    /// replies are unknown, because rules hid the pod from them in the recording.
     fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
         for id in &recorded.hidden {
             let line = match self.rules.hidden_by(id, ruled) {
@@ -200,7 +201,7 @@ impl<'c> Judge<'c> {
         }
     }
 
-    /// Adds each plugin's rights, if no reply is known.
+    /// Adds each plugin's rights: for a manifest, no replies are known.
     fn note_rights(&self, ruled: &RuledPod, verdict: &mut Verdict) {
         let answer = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
         for row in &answer.plugins {
@@ -280,7 +281,7 @@ impl<'c> Judge<'c> {
         Ok(chosen)
     }
 
-    /// The fields that a plugin may set in the container, by its section and by the rules.
+    /// Returns the fields that a plugin may set in the container, by its section and by the rules.
     fn rights(&self, plugin: &str, container: &str, ruled: &RuledPod) -> Judged<Rights> {
         let (index, name) = plugin.split_once('-').unwrap_or(("", plugin));
         let settings = self.config.plugin(index, name);
@@ -291,14 +292,14 @@ impl<'c> Judge<'c> {
     }
 }
 
-/// The number of creations, and one row per decision: only the changed ones if two configurations
-/// are compared.
+/// Counts creations, and lists the decisions about each container. If two configurations are
+/// compared, only differing decisions are listed.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,
     changed: usize,
-    /// The rows by container and change: an engine may retry a container many times, which makes
-    /// one row.
+    /// The rows by container and decisions: an engine's repeated attempts at a container make one
+    /// row.
     rows: BTreeMap<String, ComparedContainer>,
     more: usize,
 }
@@ -359,7 +360,8 @@ impl Comparison {
     }
 }
 
-/// Returns the decisions that differ. If values changed but no owner did, that is one difference.
+/// Returns the decisions that differ. If only values differ, and no owner does, that is one
+/// difference.
 fn differences(old: &Verdict, new: &Verdict) -> Vec<ChangedDecision> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
@@ -398,7 +400,7 @@ pub(crate) fn manifest(
     Ok(comparison.finish(after.is_some(), None))
 }
 
-/// Compares two configurations with a recording.
+/// Compares the decisions of two configurations about the requests of a recording.
 ///
 /// # Errors
 /// Fails when the file cannot be read, or lacks facts on which a decision depends.
@@ -437,7 +439,7 @@ fn lacks(file: &Path, what: &str) -> Error {
         .hint("record again with the current configuration and daemon")
 }
 
-/// Reads a creation from its two lines.
+/// Reads a creation from the lines of its call and of its decision.
 fn recorded(call: &Value, decision: &Value) -> Judged<JudgedCreation> {
     let request: api::CreateContainerRequest = read(&call["request"])?;
     let names = |list: &Value| -> Vec<String> {
@@ -476,7 +478,7 @@ mod tests {
     use super::*;
     use crate::config::PromiseSection;
 
-    /// A recorded creation of this engine's container, and the reply of 10-a.
+    /// Renders a recorded creation of this engine's container, and the reply of 10-a.
     fn recorded_line(id: u64, name: &str, engine: &str, allocations: &Value) -> String {
         let pod = api::PodSandbox {
             id: format!("pod-{name}"),

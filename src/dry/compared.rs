@@ -28,11 +28,11 @@ pub(crate) struct ComparedContainer {
     pub(crate) judged: JudgedContainer,
     pub(crate) container_id: String,
     pub(crate) time: Option<String>,
-    /// The number of equal decisions.
+    /// The number of creations with this row.
     pub(crate) count: u64,
 }
 
-/// The properties that identify the container.
+/// The members by which equal rows are merged.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plugins of a dry run: they connect or are launched, are synchronized with the script's
-//! state, receive requests, and disconnect. A [`DryRunObserver`] reports each of these steps.
+//! The plugins of a dry run: they connect or are launched, are synchronized, receive requests, and
+//! disconnect. A [`DryRunObserver`] provides the state for Synchronize, and is called for each
+//! registration, synchronization and disconnection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -33,7 +34,7 @@ const DISCONNECT_WAIT: Duration = Duration::from_secs(10);
 /// A value that an observer provides now or later, or the reason why it cannot.
 pub(super) type Later<T> = oneshot::Receiver<std::result::Result<T, String>>;
 
-/// A value that an observer provides now.
+/// Returns a value that an observer provides now.
 pub(super) fn now<T>(value: T) -> Later<T> {
     let (sender, receiver) = oneshot::channel();
     let _taken = sender.send(Ok(value));
@@ -157,48 +158,49 @@ impl DryRun {
         Ok(())
     }
 
-    /// The built-in validator.
+    /// Returns the built-in validator.
     pub(super) fn builtin(&self) -> &DefaultValidator {
         &self.config.default_validator
     }
 
-    /// The synchronized plugins, in order.
+    /// Returns the synchronized plugins, in the order of the chain.
     pub(super) fn registered(&self) -> Vec<Rc<ChainedPlugin>> {
         self.members.synchronized()
     }
 
-    /// The synchronized plugins that receive this pod's events.
+    /// Returns the synchronized plugins that receive this pod's events.
     pub(super) fn registered_for(&self, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered();
         members.retain(|member| self.rules.hidden_by(member.id(), pod).is_none());
         members
     }
 
-    /// The plugins of [`Self::registered_for`] that are subscribed to `event`.
+    /// Returns the plugins of [`Self::registered_for`] that are subscribed to `event`.
     pub(super) fn subscribers(&self, event: Event, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.is_subscribed(event));
         members
     }
 
-    /// The plugins of [`Self::registered_for`] that subscribed to an event of the extension.
+    /// Returns the plugins of [`Self::registered_for`] that subscribed to an event of the
+    /// extension.
     pub(super) fn extended(&self, event: ExtensionEvent, pod: &RuledPod) -> Vec<Rc<ChainedPlugin>> {
         let mut members = self.registered_for(pod);
         members.retain(|member| member.plugin.takes(event));
         members
     }
 
-    /// A pod as rules match it.
+    /// Returns a pod as rules match it.
     pub(super) fn ruled_pod(&self, pod: Option<&api::PodSandbox>) -> RuledPod {
         let (engine, is_doubtful) = &self.origin;
         let pod = pod.map(|pod| RuledPod::of(pod, engine, *is_doubtful));
         pod.unwrap_or_default()
     }
 
-    /// The injections for a container of this pod.
+    /// Returns the injections for a container of this pod, without those in audit mode.
     ///
     /// # Errors
-    /// Fails with an impossible injection that is configured to refuse containers.
+    /// Fails if an injection cannot be carried out and is configured to refuse the container then.
     pub(super) fn injections(
         &self,
         pod: &RuledPod,
@@ -225,7 +227,8 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized.
+    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized. A
+    /// promise in audit mode only causes a warning.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.
@@ -255,8 +258,7 @@ impl DryRun {
         Ok(())
     }
 
-    /// The rules for a request about this container of this pod. A dry run knows no other
-    /// container.
+    /// Returns the rules for a request about this container of this pod, the only one of a dry run.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
@@ -305,8 +307,8 @@ impl DryRun {
         !self.config.disable_connections
     }
 
-    /// Returns the plugins among `names` that are not synchronized; without names, an entry if
-    /// there is no plugin at all.
+    /// Returns the plugins among `names` that are not synchronized. If `names` is empty and no
+    /// plugin is synchronized, returns "any plugin".
     pub(super) fn missing(&self, names: &[String]) -> Vec<String> {
         match names {
             [] if self.registered().is_empty() => vec!["any plugin".to_owned()],
@@ -325,7 +327,7 @@ impl DryRun {
         names.iter().filter(is_absent).cloned().collect()
     }
 
-    /// The plugins that are still connected, or whose disconnection has not been reported.
+    /// Returns the named plugins that are connected, or whose disconnection has not been reported.
     fn still_connected(&self, names: &[String]) -> Vec<String> {
         let members = self.members.borrow();
         let here: Vec<&str> = members.iter().map(|member| member.chained.id()).collect();
@@ -407,7 +409,7 @@ impl DryRun {
     }
 }
 
-/// The facts that promises match, for a container that only its messages describe. Kubelet and the
+/// Returns the facts that promises match, from a container's NRI messages alone. Kubelet and the
 /// host's device nodes are not used, because the dry run may be on another machine.
 pub(super) fn promise_facts<'s>(
     ruled: &'s RuledPod,
@@ -452,7 +454,7 @@ async fn launch(dry_run: Rc<DryRun>, file: PluginFile) {
     }
 }
 
-/// Synchronizes a registered plugin, or removes it.
+/// Adds a registered plugin and synchronizes it; removes it if that fails.
 async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc<DryMember>> {
     let member = dry_run.add_member(plugin, launched)?;
     dry_run.observer.registered(member.chained.id());

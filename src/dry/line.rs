@@ -65,7 +65,8 @@ impl ScriptState {
     }
 }
 
-/// The script's answer to a request of a plugin, or to `--ask-sync`.
+/// The script's answer to a request of a plugin, or, with `--ask-sync`, to a question for the
+/// state.
 #[derive(Debug)]
 pub(super) enum ScriptAnswer {
     Updates(api::UpdateContainersResponse),

@@ -133,8 +133,8 @@ fn container_of(pod: &api::PodSandbox, spec: &Value, container: &Value) -> api::
     }
 }
 
-/// The extended resources that the containers request. (A manifest does not name the drivers of its
-/// claims.)
+/// Returns the extended resources that the containers request. (A manifest does not name the
+/// drivers of its claims.)
 fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     if spec["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty()) {
         return Allocations::Unreadable(
@@ -151,7 +151,7 @@ fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     Allocations::Listed(PodAllocations::from(listed))
 }
 
-/// A text, even if YAML parses it as a number.
+/// Returns the value as text, even if YAML parsed it as a number.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

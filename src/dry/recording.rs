@@ -29,7 +29,7 @@ impl ExpectedPlugins {
         *self.names.borrow_mut() = names;
     }
 
-    /// Cancels this wait, because the script has a `wait` line.
+    /// Expects no plugins any longer, because the script has a `wait` line.
     pub(super) fn leave_to_the_script(&self) {
         self.names.borrow_mut().take();
     }

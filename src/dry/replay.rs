@@ -146,7 +146,7 @@ fn print_line(line: &Value) {
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// An answer with the id of its line.
+/// Prints an answer with the id of its line.
 fn answer(id: Option<&Value>, members: Value) {
     let mut line = serde_json::Map::new();
     if let Some(id) = id {
@@ -168,7 +168,8 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line, even one that cannot be parsed, because no line is answered before plugins can connect.
+/// A line, or why it is malformed. Both are queued, because no line is answered before plugins can
+/// connect.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -354,8 +355,8 @@ impl ScriptObserver {
                 self.waiting.borrow_mut().insert(number, question);
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
-            // Without --ask-updates an answer is accepted but not needed, because the request's
-            // number was printed.
+            // Without --ask-updates, the request's number is printed too, and an answer has no
+            // effect.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }

@@ -59,7 +59,7 @@ pub(super) fn read(mut script: Box<dyn BufRead + Send>) -> Result<mpsc::Receiver
 /// Reads a line with its line feed; `None` after the last.
 ///
 /// # Errors
-/// Fails if the line is longer than a recording's, or cannot be read.
+/// Fails if the line is longer than any line of a recording, or cannot be read.
 pub(super) fn next_line(script: &mut (impl BufRead + ?Sized)) -> Result<Option<Vec<u8>>> {
     line_up_to(script, limits::SCRIPT_LINE)
 }

@@ -62,7 +62,7 @@ fn exposition() -> String {
     })
 }
 
-/// The labels of each metric, by name.
+/// Returns the labels of each metric, by name.
 fn known() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = BTreeMap::<String, BTreeSet<String>>::new();
     let page = exposition();
@@ -99,7 +99,8 @@ fn dashboard_queries() -> Vec<String> {
     queries
 }
 
-/// The names in a query outside of quotation marks, each with the character that follows it.
+/// Returns the names in a query outside of quotation marks, each with the character that follows
+/// it.
 fn names(query: &str) -> Vec<(String, char)> {
     let mut plain = String::new();
     for (number, part) in query.split('"').enumerate() {

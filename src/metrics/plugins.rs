@@ -38,9 +38,9 @@ pub(crate) struct PluginMetrics {
     connections: Rows<2, Counter>,
     /// Unlimited, because the operator names rules, and they are few.
     rules: Rows<2, Counter>,
-    /// Unlimited for the same reason.
+    /// Unlimited, because the operator names injections.
     injections: Rows<2, Counter>,
-    /// Unlimited for the same reason.
+    /// Unlimited, because the operator names promises.
     promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.
@@ -48,7 +48,7 @@ pub(crate) struct PluginMetrics {
 }
 
 impl PluginMetrics {
-    /// The metrics that have a plugin as their first label: name, help and rows.
+    /// Returns the name, help and rows of the metrics whose first label is a plugin.
     pub(super) fn of_plugins(&self) -> [(&'static str, &'static str, &dyn AnyRows); 10] {
         [
             (
@@ -134,12 +134,13 @@ impl PluginMetrics {
         plugin.to_owned().into()
     }
 
-    /// Returns the name for a plugin that may still be refused: it gets no new row.
+    /// Returns the name under which a plugin is counted, without giving it a new row: it was not
+    /// synchronized.
     fn known(&self, plugin: &str) -> Cow<'static, str> {
         if self.names().contains_key(plugin) { plugin.to_owned().into() } else { OTHER.into() }
     }
 
-    /// Gives a plugin that the operator named or installed a row, even beyond the limit.
+    /// Reserves a row, even beyond the limit, for a plugin that the operator named or installed.
     pub(crate) fn reserve(&self, plugin: &str) {
         self.names().insert(plugin.to_owned(), Instant::now());
     }

@@ -63,7 +63,7 @@ fn written_by_others(
         return Some((what, format!("chown {own} {shown}")));
     }
     let bits = there.mode() & 0o7777;
-    // Members of group 0 count as root.
+    // Members of group 0 are trusted like root.
     let others = if there.gid() == 0 { 0o002 } else { 0o022 };
     (bits & others != 0).then(|| {
         let what = format!("{shown} is writable by others (mode {bits:04o})");
@@ -111,7 +111,7 @@ fn widened(config: &Config) -> Vec<Finding> {
     rows
 }
 
-/// Reports containers that reach the socket and run no plugin.
+/// Reports containers that can connect to the socket and run no plugin.
 fn mounted(running: &Daemon) -> Option<Finding> {
     let SocketMounts { count, containers } = &running.socket_mounts;
     let named =
@@ -131,7 +131,7 @@ fn mounted(running: &Daemon) -> Option<Finding> {
     Some(warning(SOCKET, crate::error::quoted(&detail), hint))
 }
 
-/// Reports restrictions to programs, which another process of the same user can evade.
+/// Reports `from` origins that name a program, which another process of the same user can evade.
 fn programs(config: &Config) -> Option<Finding> {
     let is_program = |origin: &PluginOrigin| matches!(origin, PluginOrigin::Program(_));
     let named = config.plugins.iter().filter(|(_, section)| {

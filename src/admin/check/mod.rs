@@ -142,7 +142,7 @@ impl Daemon {
         })
     }
 
-    /// The daemon's process, if it responds.
+    /// Returns the daemon's PID, if it responds.
     fn pid(&self) -> Option<i64> {
         self.status.as_ref().map(|status| i64::from(status.pid))
     }
@@ -321,7 +321,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     }
 }
 
-/// Reports the engine state that a running daemon could not read.
+/// Reports the engine state that a running daemon could not read, and claims that it ignored.
 fn unread(status: &Status) -> Vec<Finding> {
     let lines = status.missing.iter().map(|MissingData { engine, what, count, id, .. }| {
         let mut detail = what.clone();

@@ -57,7 +57,7 @@ pub(super) fn clock(now: i64) -> Option<Finding> {
     })
 }
 
-/// Checks the audit log, if one is kept.
+/// Checks the audit log, if the configuration enables it.
 pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Finding> {
     let target = config.audit_target?;
     let counts = running.status.as_ref().and_then(|status| status.audit.as_ref());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `check` about plugins: the socket, the pre-installed plugins, and each plugin that
-//! is missing although it was connected or is configured.
+//! is missing, does not respond, is slow, or failed recently.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -20,7 +20,7 @@ use crate::text::counted;
 /// Seconds after the daemon's start from which a plugin that is not synchronized is reported.
 const SETTLED: u64 = 10;
 
-/// Age in nanoseconds up to which a failure counts as recent.
+/// Maximum age of a recent failure, in nanoseconds.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
 /// Checks the socket. `taken_over`: the command by which an engine whose own NRI was switched off
@@ -117,8 +117,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     rows
 }
 
-/// Reports a file that cannot be started, or the whole directory. A file that is not meant as a
-/// plugin is only a warning.
+/// Reports a file that cannot be started, or the directory, if that cannot be read. A file that is
+/// not meant as a plugin is only a warning.
 fn skipped(problem: &Unusable) -> Finding {
     let hint = match problem.kind {
         UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",
@@ -138,7 +138,7 @@ fn skipped(problem: &Unusable) -> Finding {
     finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
-/// Reports the number of files that have no row.
+/// Reports how many further files cannot be used.
 fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);

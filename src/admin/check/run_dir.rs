@@ -26,7 +26,7 @@ use nix::unistd::{AccessFlags, access};
 const ROOM: u64 = 1 << 20;
 const ROOM_FILES: u64 = 64;
 
-/// Time that a lock may be held before it counts as stuck: a process that starts the daemon holds
+/// Time for which a lock may be held before it is reported: a process that starts the daemon holds
 /// the start lock for a moment, as does a daemon that starts or exits.
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's CRI, configuration versions 2, 3 and 4. Pure.
+//! containerd's CRI, configuration versions 2, 3 and 4. This module does no I/O.
 //!
 //! Before containerd 2.1, an imported file replaces the whole section of a plugin that an earlier
 //! file set. So a separate file is written only if that cannot happen: with version 4, or if no

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The files that containerd reads: its main file and that file's imports, in their order; its
-//! socket and its directories. Pure.
+//! socket and its directories. This module does no I/O.
 //! Reference: containerd's docs/man/containerd-config.toml.5.md.
 
 use toml_edit::{Document, Item};

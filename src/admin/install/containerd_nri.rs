@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's own NRI: its setting in the files, and the change that switches it off. Pure.
+//! containerd's own NRI: its setting in the files, and the change that switches it off. This module
+//! does no I/O.
 
 use toml_edit::Item;
 
@@ -72,8 +73,7 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// The error for a distribution's template, which only a registration with containerd itself may
-/// extend.
+/// Returns the error for a distribution's template: only a registration with containerd extends it.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
@@ -83,7 +83,7 @@ fn in_a_template(distribution: Distribution) -> Error {
         ))
 }
 
-/// The table that switches NRI off.
+/// Renders the table that switches NRI off.
 pub(super) fn nri_table() -> String {
     format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
 //! text, and whether an existing entry equals it. The entry and the default runtime together are an
-//! [`Addition`]. Pure.
+//! [`Addition`]. This module does no I/O.
 
 use toml_edit::{Item, TableLike};
 
@@ -177,8 +177,8 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
     table.get(key)?.as_table_like()
 }
 
-/// Returns a line for each setting of a table, without those in `but` and those with an empty, zero
-/// or false value.
+/// Returns a line for each setting of a table, without those in `but`, those of several lines, and
+/// those with an empty, zero or false value (except SystemdCgroup).
 fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;

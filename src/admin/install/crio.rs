@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CRI-O: one drop-in file. CRI-O merges drop-ins key by key in the order of their names, and
-//! passes annotations to the runtime without a setting. Pure.
+//! passes annotations to the runtime without a setting. Only `socket_path` does I/O.
 //! Reference: crio.conf(5), crio.conf.d(5).
 
 use toml_edit::{Document, TableLike};

@@ -46,7 +46,7 @@ pub(super) fn main_file(
             None => found(root)?,
         },
     };
-    // A default file that the command line names is recorded as such.
+    // A file that the command line names is recorded even if it is the default one.
     let is_usual = main == containerd::MAIN && named.file.is_none();
     Ok((!is_usual).then_some(main))
 }
@@ -176,7 +176,7 @@ pub(super) fn option_for(engine: Engine, file: Option<&str>, root: &Root) -> Str
     }
 }
 
-/// Returns the line that tells the operator which containerd reads this file.
+/// Returns a note for an EKS node, whose nodeadm writes the default file anew at each boot.
 pub(super) fn note(engine: Engine, main: Option<&str>, root: &Root) -> Option<String> {
     let is_eks = engine.has_distributions() && main.is_none() && root.has_program(NODEADM);
     is_eks.then(|| {

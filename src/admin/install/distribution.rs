@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kubernetes distributions, whose containerd may be elsewhere than its package installs it: for
 //! each, the file that containerd reads, the file to change instead, the socket and the
-//! directories. Pure.
+//! directories. This module does no I/O.
 //!
 //! nri-runc never changes a file that the distribution rewrites at each start: k3s and RKE2 render
 //! a template or import a directory, k0s collects a directory, microk8s fills in a template, and on
@@ -71,7 +71,7 @@ pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
 ];
 
 impl Distribution {
-    /// The distribution's name as people write it.
+    /// Returns the distribution's name as people write it.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Rke2 => "RKE2",
@@ -82,7 +82,7 @@ impl Distribution {
         }
     }
 
-    /// The file that the distribution's containerd reads.
+    /// Returns the file that the distribution's containerd reads.
     pub(super) fn main(self) -> &'static str {
         match self {
             Self::K3s => "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
@@ -94,7 +94,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution that writes this file; `None` if no distribution does.
+    /// Returns the distribution that writes this file; `None` if no distribution does.
     pub(super) fn of_main(main: &str) -> Option<Self> {
         if let Some(data) = main.strip_suffix(RANCHER_MAIN) {
             let is_rke2 = data.rsplit('/').next().is_some_and(|name| name.contains("rke2"));
@@ -107,7 +107,7 @@ impl Distribution {
         }
     }
 
-    /// The programs whose presence shows that the distribution is installed.
+    /// Returns the programs whose presence shows that the distribution is installed.
     pub(super) fn programs(self) -> &'static [&'static str] {
         match self {
             Self::K3s => &["/usr/local/bin/k3s", "/usr/bin/k3s", "/bin/k3s", "/opt/bin/k3s"],
@@ -135,7 +135,7 @@ impl Distribution {
         containerd_socket_of(self.state_directory())
     }
 
-    /// The commands for crictl and ctr on a node of the distribution.
+    /// Returns the commands for crictl and ctr on a node of the distribution.
     pub(super) fn tools(self) -> (String, String) {
         let socket = self.socket_path();
         match self {
@@ -156,7 +156,7 @@ impl Distribution {
         }
     }
 
-    /// The distribution's systemd units, the one of a control plane first.
+    /// Returns the distribution's systemd units, the one of a control plane first.
     pub(super) fn units(self) -> &'static [&'static str] {
         match self {
             Self::K3s => &["k3s", "k3s-agent"],
@@ -169,7 +169,7 @@ impl Distribution {
         }
     }
 
-    /// The error for a containerd that has not written its configuration yet.
+    /// Returns the error for a distribution that has not written its configuration yet.
     pub(super) fn is_not_started(self, file: &str) -> Error {
         let title = self.title();
         Error::new(format!("{file} is missing: {title} writes it at its first start"))
@@ -177,7 +177,7 @@ impl Distribution {
     }
 }
 
-/// The file whose tables are read, and changed unless the distribution renders it.
+/// Returns the file whose tables are read, and changed unless the distribution renders it.
 pub(super) fn source(main: &str) -> &str {
     match Distribution::of_main(main) {
         Some(Distribution::Microk8s) => MICROK8S_TEMPLATE,
@@ -195,7 +195,7 @@ pub(super) fn is_rendered(main: &str, text: &str) -> bool {
     }
 }
 
-/// The template from which k3s or RKE2 renders a file of this version.
+/// Returns the template from which k3s or RKE2 renders a file of this version.
 pub(super) fn template(main: &str, version: i64) -> Option<String> {
     main.strip_suffix(RANCHER_MAIN)?;
     let folder = main.strip_suffix("/config.toml")?;
@@ -203,13 +203,13 @@ pub(super) fn template(main: &str, version: i64) -> Option<String> {
     Some(format!("{folder}/{name}"))
 }
 
-/// The folder that the distribution's containerd reads although its file does not name it.
+/// Returns the folder that the distribution's containerd reads although its file does not name it.
 pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     let is_k0s = main == K0S_MAIN && is_rendered(main, text);
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Other files that are read although they are not part of containerd's configuration.
+/// Returns the other files that are read although they are not containerd's configuration.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();

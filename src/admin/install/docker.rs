@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Docker and iSulad read one JSON file and no drop-ins, so that file is edited losslessly.
-//! Docker's `runtimeArgs` is not written: with it, Docker runs the runtime through a shell. Pure.
-//! References: dockerd(8), "Daemon configuration file"; iSulad's `daemon.json`.
+//! Docker's `runtimeArgs` is not written: with it, Docker runs the runtime through a shell. This
+//! module does no I/O. References: dockerd(8), "Daemon configuration file"; iSulad's `daemon.json`.
 
 use oci_document::{DocumentError, SpecDocument};
 use serde_json::{Value, json};
@@ -24,11 +24,11 @@ pub(super) struct RuntimesFile {
     usual: &'static [&'static str],
     /// The key of a runtime's arguments, and whether every entry must have it.
     arguments: (&'static str, bool),
-    /// The keys of the setting that switches the engine's own NRI.
+    /// The keys of the setting that switches the engine's own NRI on.
     nri: &'static [&'static str],
 }
 
-/// Docker's.
+/// Docker's file.
 pub(super) const DOCKER: RuntimesFile = RuntimesFile {
     main: "/etc/docker/daemon.json",
     title: "Docker",
@@ -38,7 +38,7 @@ pub(super) const DOCKER: RuntimesFile = RuntimesFile {
     nri: &["nri-opts", "enable"],
 };
 
-/// iSulad's.
+/// iSulad's file.
 pub(super) const ISULAD: RuntimesFile = RuntimesFile {
     main: "/etc/isulad/daemon.json",
     title: "iSulad",
@@ -157,7 +157,7 @@ fn switch_nri_off(
     }
 }
 
-/// The entry of the runtime.
+/// Returns the entry for nri-runc.
 fn entry(engine: &RuntimesFile, registration: &Registration) -> Value {
     let mut entry = json!({"path": registration.binary});
     if let (arguments, true) = engine.arguments {

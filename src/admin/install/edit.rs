@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Additions to TOML texts that leave every existing byte unchanged, and their removal, also from a
+//! Additions to TOML texts that leave every other byte unchanged, and their removal, also from a
 //! text that was edited elsewhere since. It does no I/O. A table is added at the end, where TOML
 //! always permits one; an addition that contradicts the text is refused.
 

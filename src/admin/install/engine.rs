@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engines that `install` supports, with the forms of commands that several of them share.
-//! Pure. A new engine is a variant here and a row of `rows.rs`; other files never decide by
-//! variant.
+//! The engines that `install` supports, with the forms of commands that several of them share. This
+//! module does no I/O. A new engine is a variant here and a row of `rows.rs`; other files never
+//! decide by variant.
 
 use clap::ValueEnum;
 use serde_json::json;
@@ -39,12 +39,12 @@ impl Engine {
     }
 }
 
-/// The option (with a trailing space) by which a command selects the handler.
+/// Returns the option (with a trailing space) by which a command selects the handler.
 pub(super) fn option_for(name: &str, default: bool) -> String {
     if default { String::new() } else { format!("--runtime {name} ") }
 }
 
-/// How pods use the handler; `crictl` is the command's name on the node.
+/// Describes how pods use the handler; `crictl` is the command's name on the node.
 pub(super) fn pods(crictl: &str, name: &str, default: bool) -> Vec<String> {
     if default {
         return vec![

@@ -14,7 +14,7 @@ use super::root::{self, Root};
 use crate::error::{Context, Error, Result};
 use crate::files::{self, Original};
 
-/// The mode of a new file that only the engine's configuration needs: all users may read it.
+/// The mode of a new file of an engine's configuration: all users may read it.
 const FOR_ALL: u32 = 0o644;
 
 /// The mode of a new file that may hold secrets.
@@ -59,7 +59,7 @@ pub(super) fn read(root: &Root, path: &str) -> Result<Option<String>> {
     text.map(Some).map_err(|_bytes| not_text(path))
 }
 
-/// The error for an engine's file that is not text; such a file is never written.
+/// Returns the error for an engine's file that is not text; such a file is never written.
 pub(super) fn not_text(path: &str) -> Error {
     Error::new(format!("{path} is not UTF-8 text")).hint("repair this file first")
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The undo record of a registration: each file's text before and after, and the directories that
-//! were created. One JSON file per engine, readable by root only, because an engine's configuration
-//! may contain secrets. It is written before the engine's files, so that an interrupted install can
-//! be undone too.
+//! were created. One JSON file per engine, readable by its owner only, because an engine's
+//! configuration may contain secrets. It is written before the engine's files, so that an
+//! interrupted install can be undone too.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ impl LedgerFile {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // The file is gone: removed since, or by `install` itself.
+        // The file was removed since, or `install` removed it.
         let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
             return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
         };
@@ -122,7 +122,7 @@ impl Ledger {
         engine_files::write(root, &path, &text, engine_files::PRIVATE)
     }
 
-    /// The engine's texts without nri-runc's values.
+    /// Returns the engine's texts without nri-runc's values.
     pub(super) fn undone(&self, root: &Root, now: &Texts) -> Result<Undone> {
         let mut undone = Undone { texts: now.clone(), ..Undone::default() };
         for file in &self.files {
@@ -149,7 +149,7 @@ impl Ledger {
     }
 }
 
-/// The folders that registrations with other engines created.
+/// Returns the folders that registrations with other engines created.
 pub(super) fn folders_of_others(root: &Root, engine: Engine) -> Vec<String> {
     let others = Engine::ALL.iter().filter(|other| **other != engine);
     let ledgers = others.filter_map(|other| Ledger::load(root, *other).ok().flatten());

@@ -122,7 +122,7 @@ impl EngineNamed {
         common.root.is_none() && !self.user
     }
 
-    /// The engine; a distribution without an engine means containerd.
+    /// Returns the engine; a distribution without an engine means containerd.
     fn engine(&self) -> Result<Engine> {
         match (self.engine, self.distribution) {
             (Some(engine), Some(_)) if !engine.has_distributions() => {
@@ -203,12 +203,12 @@ impl Situation {
         own_nri::plan(self.engine, &self.registration, &self.candidates, texts)
     }
 
-    /// Whether the change removes the handler that is the default runtime.
+    /// Whether the change removes nri-runc as the default runtime.
     fn removes_entry(&self) -> bool {
         self.old.as_ref().is_some_and(|old| old.default && !self.registration.default)
     }
 
-    /// The engine's texts without nri-runc's changes.
+    /// Returns the engine's texts without nri-runc's changes.
     fn base(&self) -> Result<Texts> {
         let Some(old) = &self.old else { return Ok(self.now.clone()) };
         let mut undone = old.undone(&self.root, &self.now)?;
@@ -270,7 +270,7 @@ impl Situation {
         }
     }
 
-    /// The undo record of this plan.
+    /// Creates the undo record of this plan.
     fn ledger(&self, base: &Texts, plan: &Plan) -> Ledger {
         let Self { root, engine, old, registration, .. } = self;
         let created = || engine_files::missing_folders(root, &ledger::path(root, *engine));
@@ -304,7 +304,7 @@ impl Situation {
         ledger
     }
 
-    /// Writes all changes, or restores the files.
+    /// Writes the undo record and all changes; if a write fails, restores the files and the record.
     fn write(&self, ledger: &Ledger, changes: &[FileChange]) -> Result<()> {
         let (root, path) = (&self.root, ledger::path(&self.root, self.engine));
         if changes.is_empty() && self.old.is_none() {
@@ -404,7 +404,7 @@ fn build_registration(
     })
 }
 
-/// Refuses to overwrite a value that nri-runc wrote and that was edited since.
+/// Returns the error for a value that nri-runc wrote and that was edited since.
 fn edited_since(path: &str, keys: &str, named: &str) -> Error {
     let error = Error::new(format!("{path}: {keys} was edited since `install` wrote it"));
     let uninstall = format!("nri-runc nri uninstall {named}");

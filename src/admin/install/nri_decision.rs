@@ -49,7 +49,7 @@ impl NriDecision {
 pub(super) struct NriSetting {
     /// Whether the engine's NRI is on; `None` if no file sets it.
     pub(super) is_on: Option<bool>,
-    /// The path of its socket.
+    /// The path of the socket of the engine's NRI.
     pub(super) socket: String,
     /// Whether every version that reads this form of configuration has NRI on by default.
     pub(super) is_on_by_form: bool,

@@ -54,12 +54,12 @@ impl NodeEngine {
         Ok(Self { install, engine, root, host })
     }
 
-    /// The path of nri-runc on the node.
+    /// Returns the path of nri-runc on the node.
     pub(in crate::admin) fn program(&self) -> &str {
         self.install.binary.as_deref().unwrap_or(PROGRAM)
     }
 
-    /// The directory where the node's root is mounted.
+    /// Returns the directory where the node's root is mounted.
     pub(in crate::admin) fn folder(&self) -> std::path::PathBuf {
         self.host.path("/")
     }
@@ -71,7 +71,7 @@ impl NodeEngine {
     /// Registers; returns the outcome of `install`.
     ///
     /// # Errors
-    /// As `install`.
+    /// Fails as `install` does.
     pub(in crate::admin) fn register(&self, loaded: &Loaded) -> Result<Outcome> {
         super::install(&self.install, loaded)
     }
@@ -79,7 +79,7 @@ impl NodeEngine {
     /// Unregisters; returns the outcome of `uninstall`, `None` without a registration.
     ///
     /// # Errors
-    /// As `uninstall`, which refuses while containers use nri-runc.
+    /// Fails as `uninstall` does, which refuses while containers use nri-runc.
     pub(in crate::admin) fn unregister(&self, config: &Config) -> Result<Option<Outcome>> {
         if self.registered()?.is_none() {
             return Ok(None);
@@ -101,7 +101,7 @@ impl NodeEngine {
         Ok(self.registered()?.map(|ledger| NodeRegistration { on: self, ledger }))
     }
 
-    /// The command that makes the engine reload its files; empty if the engine needs none.
+    /// Returns the command that makes the engine reload its files; empty if the engine needs none.
     pub(in crate::admin) fn restart_command(&self) -> String {
         let main = self.registered().ok().flatten().and_then(|ledger| ledger.main);
         restart::again(self.engine, main.as_deref(), true, &self.root)
@@ -144,7 +144,7 @@ impl NodeEngine {
         engine_files::missing_folders(&self.root, path)
     }
 
-    /// Removes those of these directories that are empty, the last first.
+    /// Removes the empty ones of these directories, the last first.
     pub(in crate::admin) fn remove_folders(&self, folders: &[String]) {
         engine_files::remove_folders(&self.root, folders);
     }
@@ -176,7 +176,7 @@ impl NodeRegistration<'_> {
         users::list(self.on.engine, &self.ledger, &self.on.root, config)
     }
 
-    /// The names of the handler and the engine, for people.
+    /// Returns the names of the handler and the engine, for people.
     pub(in crate::admin) fn title(&self) -> String {
         format!("{} with {}", self.ledger.name, self.on.engine.row().title)
     }

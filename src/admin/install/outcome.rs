@@ -49,7 +49,7 @@ pub(in crate::admin) struct ChangedFile {
 }
 
 impl ChangedFile {
-    /// The line about a changed file.
+    /// Formats the line about a changed file.
     pub(in crate::admin) fn line(&self) -> String {
         let done = if self.removed { "removed" } else { "wrote" };
         format!("{done} {}", printable(&self.path))
@@ -86,7 +86,7 @@ pub(super) fn outcome(
 impl Answer for Outcome {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// The diff of a dry run, else one line per file.
+    /// Renders the diff of a dry run, else one line per file; then notes and the next steps.
     fn page(&self, _: Format) -> String {
         let Self { dry_run, files, notes, next, usage, .. } = self;
         let files = files.iter();

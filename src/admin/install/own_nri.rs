@@ -67,7 +67,7 @@ impl NriCandidate {
         self.listener.is_some()
     }
 
-    /// The command that makes the engine reload its files.
+    /// Returns the command that makes the engine reload its files.
     pub(super) fn restart_command(&self, root: &Root) -> String {
         restart::again(self.engine, self.main.as_deref(), true, root)
     }
@@ -77,12 +77,12 @@ impl NriCandidate {
         nri.map(|nri| (nri.setting)(self.main.as_deref(), texts)).transpose()
     }
 
-    /// The first version of the engine with NRI on by default.
+    /// Returns the first version of the engine with NRI on by default.
     fn is_on_since(&self) -> Option<&'static str> {
         Some(self.engine.row().nri.as_ref()?.default?.0)
     }
 
-    /// The engine's name, with its process if known.
+    /// Returns the engine's name, with its process if known.
     pub(super) fn title(&self) -> String {
         let listener = self.listener.as_ref().map(ToString::to_string);
         listener.unwrap_or_else(|| self.engine.row().title.to_owned())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The types that all engines share: the files to read, the requested registration, and the texts
-//! to write. Pure.
+//! to write. This module does no I/O.
 
 use std::collections::BTreeMap;
 
@@ -72,13 +72,13 @@ impl Plan {
     }
 }
 
-/// The error for an existing entry of that name with different content.
+/// Returns the error for an existing entry of that name with different content.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
     Error::new(format!("{path} already has {entry} with a different {what}"))
         .hint("change that entry, or register under another name with --name")
 }
 
-/// The error for a later file that overrides the default runtime.
+/// Returns the error for a later file that overrides the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman: one file in containers.conf.d. Tables merge by key but lists are replaced, so the list
-//! of runtimes that log in JSON is written in full. Pure. Reference: containers.conf(5).
+//! of runtimes that log in JSON is written in full. This module does no I/O.
+//! Reference: containers.conf(5).
 
 use toml_edit::Document;
 
@@ -29,7 +30,7 @@ pub(super) fn sources(main: Option<&str>) -> Vec<EngineFile> {
     [shipped].into_iter().chain([MAIN].into_iter().chain(main).flat_map(read_after)).collect()
 }
 
-/// The folder whose files are read after this main file.
+/// Returns the folder whose files Podman reads after this main file.
 fn folder(main: &str) -> String {
     format!("{main}.d")
 }
@@ -95,7 +96,7 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Returns the runtimes that Podman makes log in JSON, so that it can show their errors.
+/// Returns the runtimes whose log Podman requests as JSON, so that it can show their errors.
 fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd of a distribution that regenerates its file at each start. An addition goes to the
 //! directory that the file imports, else to the distribution's template, but never to the file
-//! itself. Pure.
+//! itself. This module does no I/O.
 //!
 //! A template is Go's `text/template`, which only the distribution can parse. So `install` only
 //! appends to it, between two comments that survive the rendering and mark the addition in the
@@ -36,7 +36,7 @@ pub(super) fn plan(
     let mut templates = templates.filter_map(|path| texts.get(&path));
     let is_added = templates.any(|text| text.contains(BEGIN));
     let own = drop_in_path(main, DROP_IN, texts).filter(|_| !is_added);
-    // An earlier addition must not count as a part of the files to extend.
+    // Leaves out an earlier addition, which is not part of the files to extend.
     let mut others = texts.clone();
     if let Some(own) = &own {
         others.remove(own);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command by which an engine reloads its configuration. For a distribution's containerd it
-//! restarts the distribution's service, which is found by its process, its units or its init. This
-//! module only reads.
+//! restarts the distribution's service, which is found by its process, its init script or its
+//! units. This module only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -21,12 +21,11 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// The command for the engine with the main file `main`. `removes`: an entry was removed from that
-/// file.
+/// Returns the engine's command; `main` is its main file. `removes`: an entry was removed from it.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),
-        // k0s watches the directory and restarts containerd by itself.
+        // k0s watches its directory of imports, and restarts containerd by itself.
         Some(Distribution::K0s) => String::new(),
         Some(distribution) => service(distribution, main, "restart", root),
     }
@@ -57,7 +56,7 @@ pub(super) fn again(engine: Engine, main: Option<&str>, removes: bool, root: &Ro
     }
 }
 
-/// The command that starts an engine.
+/// Returns the command that starts an engine.
 pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => format!("systemctl start {}", engine.name()),
@@ -65,7 +64,7 @@ pub(super) fn start_command(engine: Engine, main: Option<&str>, root: &Root) -> 
     }
 }
 
-/// Returns the line that tells the operator about the restart.
+/// Returns a note for k0s, which restarts its containerd by itself.
 pub(super) fn note(engine: Engine, main: Option<&str>) -> Option<String> {
     let is_k0s = engine.has_distributions() && detect::of(main) == Some(Distribution::K0s);
     is_k0s.then(|| "k0s notices the change itself, and restarts its containerd".to_owned())

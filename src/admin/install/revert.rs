@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes nri-runc's values from a file that was edited after `install` wrote it. It compares
 //! values, which stay the same if an editor sorts keys or reformats the file. The rest of the file
-//! stays, with its layout if removing lines is enough. Pure.
+//! stays, with its layout if removing lines is enough. This module does no I/O.
 //!
 //! A handler's entry is removed as a whole if it still names nri-runc's program. A value that was
 //! edited stays. A distribution's template and a unit file are neither JSON nor TOML: in a template
@@ -100,7 +100,7 @@ impl Written<'_> {
         }
     }
 
-    /// The names of the values that `install` set, for an operator who must remove them manually.
+    /// Returns the names of the values that `install` set, for an operator who must remove them.
     pub(super) fn names(&self) -> Vec<String> {
         let syntax = self.syntax();
         if matches!(syntax, Syntax::Template | Syntax::Unit) {

@@ -41,12 +41,12 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// This host.
+    /// Returns this host as the root.
     pub(super) fn of_host(host: Host) -> Self {
         Self { host, inside: None, user: None }
     }
 
-    /// This host for the engine of a user without privileges.
+    /// Returns this host as the root, for the engine of a user without privileges.
     ///
     /// # Errors
     /// Fails for root, and without a home directory.
@@ -58,17 +58,17 @@ impl Root {
         Ok(Self { host, inside: None, user })
     }
 
-    /// The folders of the user's configurations and data, if the engine is the user's.
+    /// Returns the folders of the user's configurations and data, if the engine is the user's.
     pub(super) fn user(&self) -> Option<(&str, &str)> {
         self.user.as_ref().map(|(config, data)| (config.as_str(), data.as_str()))
     }
 
-    /// The option (with a leading space) that selects this root on the command line.
+    /// Returns ` --user` if the engine is the user's, for commands in messages; else nothing.
     pub(super) fn option(&self) -> &'static str {
         if self.user.is_some() { " --user" } else { "" }
     }
 
-    /// The folder of the undo records.
+    /// Returns the folder of the undo records.
     pub(super) fn records(&self) -> String {
         self.user()
             .map_or_else(|| FOLDER.to_owned(), |(config, _)| format!("{config}/nri-runc/engines"))
@@ -96,7 +96,7 @@ impl Root {
         }
     }
 
-    /// Whether lookups are confined: an image, not this host.
+    /// Whether the kernel confines lookups to the directory of `--root`.
     pub(super) fn is_confined(&self) -> bool {
         self.inside.is_some()
     }
@@ -246,7 +246,7 @@ impl Root {
         Ok((PathBuf::from(link), Some(socket)))
     }
 
-    /// Returns the host whose processes may use the files; an image has no processes.
+    /// Returns the host whose processes are inspected; for a directory of `--root`, this host.
     pub(super) fn processes(&self) -> Host {
         if self.inside.is_some() { Host::default() } else { self.host.clone() }
     }

@@ -36,9 +36,9 @@ pub(super) struct EngineRow {
     pub(super) main_of_user: Option<&'static str>,
     /// The engine that runs this engine's containers.
     pub(super) runs_on: Option<Engine>,
-    /// Its own NRI.
+    /// The engine's own NRI.
     pub(super) nri: Option<OwnNri>,
-    /// Its daemon; without one, it reads its files for each container.
+    /// The engine's daemon; without one, the engine reads its files for each container.
     pub(super) daemon: Option<EngineDaemon>,
     /// Lists the engine's files; `texts` are the files read so far, whose imports name more.
     pub(super) sources: fn(main: Option<&str>, texts: &Texts) -> Vec<EngineFile>,
@@ -47,11 +47,11 @@ pub(super) struct EngineRow {
     /// Describes how containers use the handler, the usual way first.
     pub(super) usage:
         fn(main: Option<&str>, name: &str, binary: &str, default: bool) -> Vec<String>,
-    /// The PATH in which its containers look up a runtime; `None` if no process shows it.
+    /// The PATH with which the engine runs nri-runc; `None` if no process shows it.
     pub(super) search_path: fn(main: Option<&str>, &Host) -> Option<OsString>,
     /// Lists the containers for which the engine recorded the registration, each by its ID.
     pub(super) containers: fn(&Root, &Ledger) -> Vec<String>,
-    /// Whether the engine never calls nri-runc again for the container of this daemon's record.
+    /// Whether the engine never calls nri-runc again for the container of this daemon's `record`.
     pub(super) is_given_up: fn(&Root, &Ledger, record: &Value) -> bool,
 }
 
@@ -78,7 +78,7 @@ impl EngineRow {
         !(self.sources)(None, &Texts::new()).is_empty()
     }
 
-    /// The first of the engine's programs that is installed.
+    /// Returns the first of the engine's programs that is installed.
     pub(super) fn program(&self, root: &Root) -> Option<&'static str> {
         self.programs.iter().copied().find(|path| root.has_program(path))
     }
@@ -90,24 +90,24 @@ type IsOnByDefault = fn(program: &str, &Root) -> Option<bool>;
 /// An engine's own NRI.
 #[derive(Debug)]
 pub(super) struct OwnNri {
-    /// The first version that has it on by default, and how to see that; without one, it is off by
-    /// default.
+    /// The first version with NRI on by default, and the check whether a program is such a version;
+    /// without one, NRI is off by default.
     pub(super) default: Option<(&'static str, IsOnByDefault)>,
-    /// Reads its setting.
+    /// Reads the setting of NRI in the engine's files.
     pub(super) setting: fn(main: Option<&str>, &Texts) -> Result<NriSetting>,
-    /// Plans to switch it off, where nri-runc is registered with another engine.
+    /// Plans to switch NRI off, if nri-runc is registered with another engine.
     pub(super) plan_off: fn(main: Option<&str>, &Texts, &mut Plan) -> Result<()>,
 }
 
 /// An engine's daemon.
 #[derive(Debug)]
 pub(super) struct EngineDaemon {
-    /// Whether a reload makes it read its file. It then keeps removed entries, and exits if its
-    /// default runtime was removed.
+    /// Whether a reload makes the daemon read its file. A reload keeps removed entries, and the
+    /// daemon exits if its default runtime was removed.
     pub(super) reloads: bool,
-    /// Flags that make it read other files than those of `sources`.
+    /// Flags that make the daemon read other files than those of `sources`.
     pub(super) other_files: &'static [&'static str],
-    /// Finds the process that reads the file `main`, or without one any process.
+    /// Finds the process that reads the file `main`; without `main`, any process.
     pub(super) find: fn(&Host, main: Option<&str>) -> Option<Process>,
     /// The main file of a process, if a flag may name it.
     pub(super) file_of: fn(&Process) -> Option<String>,
@@ -118,7 +118,7 @@ pub(super) struct EngineDaemon {
 }
 
 impl Engine {
-    /// The engine's row.
+    /// Returns the engine's row.
     pub(super) fn row(self) -> &'static EngineRow {
         match self {
             Self::Containerd => &CONTAINERD,
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// The command that makes the engine reload its configuration, empty if it needs none;
+    /// Returns the command that makes the engine reload its configuration, empty if it needs none;
     /// `removes_entry`: an entry was removed from that configuration.
     pub(super) fn reload_command(self, removes_entry: bool) -> String {
         let Some(daemon) = &self.row().daemon else { return String::new() };
@@ -285,7 +285,7 @@ const PODMAN: EngineRow = EngineRow {
     programs: &["/usr/bin/podman", "/usr/local/bin/podman"],
     kinds: &[EngineKind::Podman.name()],
     main: None,
-    // A user's Podman reads it and its folder after the system's files.
+    // A user's Podman reads this file and its folder after the system's files.
     main_of_user: Some("containers/containers.conf"),
     runs_on: None,
     nri: None,
@@ -303,7 +303,7 @@ const PODMAN: EngineRow = EngineRow {
 const NERDCTL: EngineRow = EngineRow {
     title: "nerdctl",
     programs: &["/usr/bin/nerdctl", "/usr/local/bin/nerdctl"],
-    // Only an annotation distinguishes it from other clients of containerd.
+    // Only an annotation distinguishes nerdctl from other clients of containerd.
     kinds: &[EngineKind::Nerdctl.name(), EngineKind::Containerd.name()],
     main: None,
     main_of_user: None,

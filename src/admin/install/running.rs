@@ -20,7 +20,7 @@ pub(super) const OF_CONMON: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/us
 /// Whether a running engine has loaded a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandlerState {
-    /// The engine has loaded it.
+    /// The engine has loaded the handler.
     Known,
     /// The engine answers, and does not have the handler.
     Unknown,
@@ -46,8 +46,8 @@ pub(super) struct WantedHandler<'w> {
 }
 
 impl WantedHandler<'_> {
-    /// Compares the wanted handler with the loaded ones. A value that the engine does not report
-    /// counts as correct.
+    /// Compares the wanted handler with the loaded ones. A value that the engine does not report is
+    /// assumed correct.
     fn state(&self, loaded: &LoadedHandlers) -> HandlerState {
         let Some(program) = loaded.programs.get(self.name) else { return HandlerState::Unknown };
         let differs = |wanted: &str| program.as_deref().is_some_and(|program| program != wanted);

@@ -35,7 +35,7 @@ const USUAL_HANDLER: WantedHandler<'_> =
 /// The findings of `check` about engines.
 #[derive(Debug, Default)]
 pub(in crate::admin) struct EngineFindings {
-    /// One finding for each engine that is installed, runs or has a record.
+    /// One for each engine that is installed, runs or has a record, and one for each real runtime.
     pub(in crate::admin) findings: Vec<Finding>,
     /// The programs that registered engines call.
     pub(in crate::admin) programs: Vec<PathBuf>,
@@ -58,7 +58,7 @@ struct EngineOnHost {
 }
 
 impl EngineOnHost {
-    /// The main file of the registration; `None` without a registration.
+    /// Returns the main file of the registration, if there is one and its engine may have several.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
     }
@@ -85,7 +85,7 @@ impl EngineOnHost {
     }
 }
 
-/// The root of the files that hold the registrations of this configuration's daemon.
+/// Returns the root of the files that hold the registrations of this configuration's daemon.
 fn root_of(config: &Config) -> Root {
     let of_user = config.is_of_user().then(|| Root::of_user(config.host()).ok()).flatten();
     of_user.unwrap_or_else(|| Root::of_host(config.host()))

@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{counted, short_id};
 
-/// The error if containers would call a program that may soon be removed.
+/// Returns the error for containers that would call a program that may soon be removed.
 fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
     let shown = ids.iter().map(|id| if whole_ids { id.as_str() } else { short_id(id) });
     let list = shown.collect::<Vec<_>>().join(", ");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Containers that still use a registration, because the engine recorded nri-runc's path for them:
 //! their `kill` and `delete` call that path, and an engine without the handler cannot restart them.
-//! Sources are the daemon's records, containerd's bundles, Docker's containers, Podman's database,
-//! and conmon's command lines. This module only reads.
+//! Sources are the daemon's records, containerd's bundles, Docker's and iSulad's containers,
+//! Podman's database, and conmon's command lines. This module only reads.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -44,7 +44,7 @@ pub(super) fn note(engine: Engine, old: &Ledger, root: &Root, config: &Config) -
     })
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
@@ -67,8 +67,8 @@ fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
     ours.collect()
 }
 
-/// Whether a record's process is gone. A pod cannot see the node's processes, so there it counts as
-/// alive.
+/// Whether a record's process is gone. A pod cannot see the node's processes, so there it is
+/// assumed alive.
 fn has_ended(root: &Root, record: &Value) -> bool {
     let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
@@ -84,7 +84,7 @@ pub(super) fn is_given_up_by_docker(root: &Root, ledger: &Ledger, record: &Value
 
 /// Whether a record's container is gone. Its bundle must be missing, so that no engine can call
 /// nri-runc for it, and either its process has ended or the runtime does not know it. A bundle on
-/// an unmounted file system does not count as missing.
+/// an unmounted file system is not missing.
 fn is_lost(root: &Root, record: &Value) -> bool {
     let (Some(bundle), Some(of_runtime), Some(id)) =
         (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())

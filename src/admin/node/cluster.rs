@@ -62,7 +62,7 @@ pub(super) struct ReportOptions {
     pod_events: bool,
 }
 
-/// The API server, for this node's reports.
+/// Sends this node's reports to the API server.
 #[derive(Debug)]
 pub(super) struct NodeApi {
     helper: Helper,
@@ -112,7 +112,7 @@ impl Failures {
         self.left().is_zero()
     }
 
-    /// The remaining pause.
+    /// Returns the remaining pause.
     fn left(&self) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
@@ -247,7 +247,7 @@ impl ClusterReport {
         false
     }
 
-    /// Time until something is due, unless an event arrives before.
+    /// Returns the time after which a report or a request for the status is due.
     fn pause(&self) -> Duration {
         let conditions = self.conditions.as_ref().and_then(NodeConditions::next_change);
         let events = self.events.as_ref().filter(|events| events.is_waiting());
@@ -324,7 +324,8 @@ impl DaemonFeed {
         let read = self.stream.as_mut().map_or(Ok(0), |stream| stream.read(&mut bytes));
         let count = read.unwrap_or(0);
         if count == 0 || self.unfinished.len() > limits::EVENTS_BYTES {
-            // The daemon is being replaced: the next connection continues after the last event.
+            // The daemon is being replaced, or its line is too long: the next connection continues
+            // after the last event.
             self.stream = None;
             return Vec::new();
         }
@@ -339,7 +340,7 @@ impl DaemonFeed {
         events
     }
 
-    /// The status of the daemon, if it answers.
+    /// Returns the status of the daemon, if it answers.
     fn status(&self) -> Option<Status> {
         let config = node_configuration(&self.folder).ok()?.config;
         let question = json!({"verb": "status"}).to_string();

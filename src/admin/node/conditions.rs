@@ -49,8 +49,8 @@ impl NodeConditions {
     }
 
     /// Notes the missing plugins of the daemon's status. Once the daemon has not answered for
-    /// [`UNKNOWN_AFTER`], no plugin counts as missing: the next container starts the daemon, so
-    /// pods must still be scheduled here.
+    /// [`UNKNOWN_AFTER`], no plugin is missing: the next container starts the daemon, so pods must
+    /// still be scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {
@@ -67,7 +67,7 @@ impl NodeConditions {
         }
     }
 
-    /// The conditions that the node should have now.
+    /// Returns the conditions that the node should have now.
     fn wanted(&self) -> Keys {
         let due = self.missing.iter().filter(|(_, since)| since.elapsed() >= self.after);
         let due = due.take(limits::NODE_CONDITIONS);
@@ -107,7 +107,7 @@ impl NodeConditions {
         }
     }
 
-    /// Logs the changes of the node.
+    /// Records the conditions that the node has now, and logs the changes.
     fn note(&mut self, now: Keys) {
         self.failures.clear();
         let was = self.shown.take().map(|(shown, _)| shown).unwrap_or_default();
@@ -121,8 +121,8 @@ impl NodeConditions {
     }
 }
 
-/// The type of a plugin's condition and the key of its taint. In a name that Kubernetes does not
-/// accept, characters are replaced and a fingerprint is added.
+/// Returns the type of a plugin's condition, which is also the key of its taint. In a name that
+/// Kubernetes does not accept, characters are replaced and a fingerprint is added.
 fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = name.len() <= limits::CONDITION_NAME
@@ -185,7 +185,7 @@ fn reconcile_once(
     })
 }
 
-/// The changes of conditions, as a patch that is merged by type.
+/// Returns the changes of conditions, as a patch that is merged by type.
 fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
     let there = node["status"]["conditions"].as_array().into_iter().flatten();
     let there = there.filter_map(|one| Some((one["type"].as_str()?, one)));
@@ -209,8 +209,8 @@ fn condition_changes(node: &Value, wanted: &Keys) -> Vec<Value> {
     set.chain(gone.map(|key| json!({"$patch": "delete", "type": key}))).collect()
 }
 
-/// The patch that sets nri-runc's taints to these, if they differ. The API server refuses the patch
-/// if the node has changed since it was read.
+/// Returns the patch that sets nri-runc's taints to these, if they differ. The API server refuses
+/// the patch if the node has changed since it was read.
 fn taint_change(node: &Value, wanted: &Keys, effect: Option<&str>) -> Option<Value> {
     let there = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
     let is_ours = |taint: &Value| taint["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));

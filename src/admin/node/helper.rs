@@ -166,7 +166,7 @@ impl Helper {
     }
 }
 
-/// Returns the last line that the helper printed.
+/// Returns an error with the last line that the helper printed.
 fn failure(output: &Output) -> Error {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());

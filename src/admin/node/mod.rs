@@ -2,8 +2,8 @@
 //! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
 //! is mounted below `--root`, registers it, restarts the engine if anything changed, verifies and
 //! labels the node, reports missing plugins and refusals to the cluster, and serves probes. On
-//! SIGTERM everything stays as it is, unless `--uninstall-on-exit` undoes it, which waits until no
-//! container needs it.
+//! SIGTERM the node stays as it is, or with `--uninstall-on-exit` is restored once no container
+//! needs nri-runc.
 //!
 //! It never restarts an engine that has loaded its configuration, and never removes a file that was
 //! edited since.

@@ -30,7 +30,7 @@ const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
 /// Codes of the messages about a missing required plugin.
 const MISSING: [&str; 7] = ["NR020", "NR021", "NR034", "NR035", "NR038", "NR039", "NR451"];
 
-/// The number of Events that may still be sent, and when one more is permitted.
+/// The number of Events that may still be sent, and the time of the last refill.
 #[derive(Debug)]
 struct Budget {
     left: u32,
@@ -156,8 +156,7 @@ impl PodEvents {
     }
 }
 
-/// The reason and the sentence of an Event; `None` for an event that kubelet reports itself, or
-/// that is about no pod.
+/// Returns the reason and the message of an Event; `None` for a line that needs no Event.
 fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     let [event, reason, plugin, container] =
         [&line.event, &line.reason, &line.plugin, &line.subject.container]
@@ -181,7 +180,8 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     }
 }
 
-/// The Event for a line, if its pod is a Kubernetes pod. A repeated Event has the same name.
+/// Returns the Event for a line about a Kubernetes pod, if needed. A repeated one has the same
+/// name.
 fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
     let LoggedLine { subject, cursor, time, pod_uid, .. } = line;
     let AuditSubject { engine, namespace, pod, container, .. } = subject;

@@ -75,11 +75,11 @@ impl NodeRecord {
         known.any(|file| file.fingerprints.contains(&fingerprint))
     }
 
-    /// Records a file that is about to be written: from now on, both its old and its new bytes
-    /// count as `node`'s.
+    /// Records a file that is about to be written: from now on, [`Self::knows`] accepts both its
+    /// old and its new bytes.
     ///
     /// # Errors
-    /// As [`NodeRecord::save`].
+    /// Fails as [`NodeRecord::save`] does.
     pub(super) fn begin(&mut self, on: &NodeEngine, path: &str, bytes: &[u8]) -> Result<()> {
         self.note_folders(on, path);
         let new = files::fingerprint(bytes);

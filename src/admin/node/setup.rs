@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The setup of a node, in an order in which each step may be the last: program, configuration,
-//! registration, restart of the engine, proof that it has the handler, label. A repetition changes
-//! and restarts nothing.
+//! The setup of a node, in an order that permits an interruption after each step: program,
+//! configuration, registration, restart of the engine, proof that it has the handler, label. A
+//! repetition changes and restarts nothing.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -95,7 +95,7 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Makes the engine reload its files, by the command that `install` or `uninstall` printed.
+    /// Makes the engine reload its files, with the command that `install` or `uninstall` prints.
     ///
     /// # Errors
     /// Fails with the command if the operator has to run it.
@@ -148,8 +148,8 @@ impl NodeSetup {
         }
     }
 
-    /// Returns the reason why a ready node is not ready now. An engine that does not respond does
-    /// not count as a reason, because it may be restarting.
+    /// Returns the reason why a ready node is not ready now. That the engine does not respond is
+    /// not a reason, because it may be restarting.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
             Ok(Some(registration)) => registration,

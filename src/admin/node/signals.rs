@@ -31,7 +31,7 @@ impl EndSignals {
         self.wait(Duration::ZERO)
     }
 
-    /// Clears the recorded signal, so that the next one counts as another request.
+    /// Clears the recorded signal, so that the next one is another request.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Collects the files of a `sysdump`, each within a bound and without secrets. Data that cannot be
-//! read is named in `errors.txt`, and its file is empty.
+//! read is named in `errors.txt`, and its file is empty or `null`.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -99,7 +99,7 @@ impl Parts {
     }
 }
 
-/// The end of a text, beginning with a whole line.
+/// Returns the end of a text, beginning with a whole line.
 fn last_lines(text: &str) -> &str {
     let over = text.len().saturating_sub(limits::SYSDUMP_PART);
     let cut = text.char_indices().find(|(at, c)| *at >= over && (over == 0 || *c == '\n'));
@@ -145,8 +145,8 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts
 }
 
-/// The configuration in force with the origin of each key, and the errors in its files. The keys
-/// are dotted, which is the form by which an injection's variables and annotations are redacted.
+/// Returns the configuration with the origin of each key, and the errors in its files. The keys are
+/// dotted, which is the form by which an injection's variables and annotations are redacted.
 fn configuration(loaded: &Loaded) -> Value {
     let mut document = config::effective(loaded);
     for section in document["sections"].as_array_mut().into_iter().flatten() {
@@ -166,7 +166,7 @@ fn configuration(loaded: &Loaded) -> Value {
     document
 }
 
-/// The last output of each launched plugin.
+/// Returns the last output of each launched plugin.
 fn plugin_output(config: &Config, plugins: &[PluginRow]) -> Result<String> {
     let launched = plugins.iter().filter(|plugin| plugin.launched).map(PluginRow::id);
     let outputs = launched.map(|id| {
@@ -176,7 +176,7 @@ fn plugin_output(config: &Config, plugins: &[PluginRow]) -> Result<String> {
     outputs.collect()
 }
 
-/// The end of the daemon's log: its file, or the journal.
+/// Returns the end of the daemon's log: of its file, else of the journal.
 fn log(config: &Config) -> Result<String> {
     let file = config.run_dir.join("daemon.log");
     if presence::exists(&file)? {
@@ -185,7 +185,7 @@ fn log(config: &Config) -> Result<String> {
     journal("nri-runc", "short-iso")
 }
 
-/// The end of a file; the file may grow while it is read.
+/// Returns the end of a file, which may grow while it is read.
 fn end_of(path: &Path) -> Result<String> {
     let mut file = files::open_own(path)?;
     let most = u64::try_from(limits::SYSDUMP_PART).unwrap_or(u64::MAX);
@@ -210,7 +210,7 @@ fn journal(identifier: &str, form: &str) -> Result<String> {
     }
 }
 
-/// The last entries of the audit log; empty without a log.
+/// Returns the last entries of the audit log; empty without a log.
 fn audit(config: &Config) -> Result<Vec<Value>> {
     let mut latest = Vec::new();
     let filter = AuditFilter::default();
@@ -232,7 +232,7 @@ fn audit(config: &Config) -> Result<Vec<Value>> {
     Ok(latest.iter().map(|text| serde_json::from_str(text).unwrap_or_default()).collect())
 }
 
-/// The kernel, the mounts of cgroups and of the run directory, and the names of plugins' files.
+/// Returns facts about the system, relevant mounts, and the names and sizes of plugins' files.
 fn node(config: &Config) -> Value {
     let host = config.host();
     let text = |path: &str| files::read_kernel(&host.path(path)).or_absent();
@@ -259,7 +259,7 @@ fn node(config: &Config) -> Value {
     })
 }
 
-/// The names and sizes of a directory's files. Their content is private to the plugins.
+/// Returns the names and sizes of a directory's files. Their content is private to the plugins.
 fn names(dir: &Path) -> Value {
     let entries = presence::entries(dir).or_absent().unwrap_or_default();
     let rows = entries.iter().take(limits::SYSDUMP_LINES).map(|entry| {

@@ -62,7 +62,7 @@ pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump) -> Result<Written> {
     Ok(Written { file, plain, missing: parts.missing })
 }
 
-/// A name with host and time, in characters that every file system and mail program accepts.
+/// Returns a name with host and time, in characters that file systems and mail programs accept.
 fn name(now: SystemTime) -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');

@@ -54,7 +54,7 @@ const ID_NAMES: [&str; 14] = [
 /// a document.
 const LONGEST_VALUE: usize = 128;
 
-/// Length in characters from which a word with letters and digits counts as a key.
+/// Length in characters from which a word with letters and digits is hidden as a key.
 const KEY_LENGTH: usize = 16;
 
 /// Redacts a JSON document.
@@ -82,7 +82,7 @@ fn object(members: &mut Map<String, Value>) {
     }
 }
 
-/// A value before or after a change of a field, by the field's name in config.json.
+/// Redacts a value before or after a change of a field, by the field's name in config.json.
 fn changed(field: &str, value: &mut Value) {
     if value.is_null() {
         return;
@@ -221,7 +221,7 @@ fn line(line: &str) -> String {
     format!("{}{HIDDEN}{code}", line.get(..at).unwrap_or_default())
 }
 
-/// The position of a line's first secret.
+/// Returns the position of a line's first secret.
 fn secret_from(line: &str) -> Option<usize> {
     let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
     let url = line.match_indices("://").map(|(at, _)| at).find(|at| {
@@ -240,7 +240,7 @@ fn secret_from(line: &str) -> Option<usize> {
     .min()
 }
 
-/// The position after `KEY=`, however the key is quoted.
+/// Returns the position after `KEY=`, however the key is quoted.
 fn variable_from(line: &str) -> Option<usize> {
     line.match_indices('=').map(|(at, _)| at).find_map(|at| {
         let before = line.get(..at)?.chars().next_back()?;
@@ -250,8 +250,8 @@ fn variable_from(line: &str) -> Option<usize> {
     })
 }
 
-/// The position of a secret: after a secret's name and `:` or `=`, after an option with such a
-/// name, or after `bearer`. Takes linear time, because a tenant chooses the line.
+/// Returns the position of a secret: after a secret's name and `:` or `=`, after an option with
+/// such a name, or after `bearer`. Takes linear time, because a tenant chooses the line.
 fn named_from(line: &str) -> Option<usize> {
     let lower = line.to_ascii_lowercase();
     let is_of_word = |c: char| is_of_key(c) || c == '"' || c == '\'';

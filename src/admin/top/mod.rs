@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `top`: the daemon's current activity. On a terminal it updates in place until `q` or Ctrl-C;
-//! into a pipe it prints one page, or the requested number. It asks the daemon once per page.
+//! into a pipe it prints one page, or the requested number. It asks the daemon at the start and
+//! after each interval.
 
 mod page;
 pub(super) mod sample;
@@ -50,8 +51,8 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 /// Shows pages.
 ///
 /// # Errors
-/// Fails when the daemon does not respond. On a terminal it shows that instead, and repeats the
-/// request.
+/// Fails when the daemon does not respond. On a terminal only the first request fails; later
+/// failures are shown, and the request is repeated.
 pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> {
     let mut samples = Samples::default();
     if !format.is_page() {

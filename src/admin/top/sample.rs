@@ -30,7 +30,7 @@ pub(in crate::admin) struct Document {
     pub(super) uptime_seconds: u64,
     pub(super) interval_seconds: f64,
     pub(super) pods: PodCounts,
-    /// By state.
+    /// The number of containers in each state.
     pub(super) containers: BTreeMap<String, f64>,
     pub(super) requests: Vec<RequestRates>,
     pub(super) plugins: Vec<PluginRates>,
@@ -114,13 +114,13 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     }
 }
 
-/// The rate of a counter, which may have restarted at zero; `None` if no time passed.
+/// Returns the rate of a counter, which may have restarted at zero; `None` if no time passed.
 fn per_second(now: u64, before: u64, seconds: f64) -> Option<f64> {
     let grown = now.checked_sub(before).unwrap_or(now);
     (seconds > 0.0).then(|| grown as f64 / seconds)
 }
 
-/// The durations observed between two samples; if there were none, those since the daemon's start.
+/// Returns the durations observed between two samples, else those since the daemon's start.
 fn recent(now: &Observations, before: &Observations) -> Observations {
     let between = now.since(before);
     if between.count() > 0 { between } else { now.clone() }

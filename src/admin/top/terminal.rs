@@ -20,11 +20,12 @@ use rustix::termios::{
 use crate::admin::signals::Signals;
 use crate::error::{Context, Error, Result};
 
-/// The sequences for the alternate screen without a cursor, and back.
+/// Escape sequences that enter the alternate screen and hide the cursor, and that undo both.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// The sequences for the upper left, the rest of a line, and the rest of the screen.
+/// Escape sequences: move to the upper left, clear the rest of a line, clear the rest of the
+/// screen.
 const HOME: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_REST: &str = "\u{1b}[J";

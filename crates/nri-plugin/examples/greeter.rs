@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Greets each container by an environment variable; its configuration is the greeting.
+//! Sets a greeting in an environment variable of each container; the plugin's configuration is the
+//! greeting.
 //!
 //! `cargo run -p nri-plugin --example greeter -- --socket /var/run/nri/nri.sock --reconnect`
 

@@ -45,7 +45,7 @@ const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// Nesting depth beyond which members are skipped; the specification's are not as deep.
+/// Nesting depth beyond which members are skipped; no member of the specification is as deep.
 const DEEPEST: usize = 64;
 
 /// Decodes a document like Go; `None` if a strict reader reads the same.
@@ -69,7 +69,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     Ok(Some(document))
 }
 
-/// Whether Go reads a value like a strict reader; `name` is its member.
+/// Whether Go reads this value of the member `name` like a strict reader.
 fn is_plain(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> bool {
     match text.get(span.start) {
         Some(b'{' | b'[') if depth > DEEPEST => false,
@@ -123,7 +123,7 @@ impl<'t> Seen<'t> {
     }
 }
 
-/// A key in lower case; most keys already are.
+/// Folds a key ([`fold`]); most keys need no change.
 fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
     let has_case = |byte: u8| !byte.is_ascii() || byte.is_ascii_uppercase();
     if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
@@ -133,7 +133,7 @@ fn is_null(text: &[u8], span: &Range<usize>) -> bool {
     text.get(span.clone()) == Some(b"null")
 }
 
-/// A string that every reader reads the same.
+/// Decodes a string; `None` if readers would read it differently.
 fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
     let literal = text.get(span.clone())?;
     match literal.strip_prefix(b"\"")?.strip_suffix(b"\"")? {
@@ -142,7 +142,7 @@ fn plain_text<'t>(text: &'t [u8], span: &Range<usize>) -> Option<Cow<'t, str>> {
     }
 }
 
-/// Reads a value; fails with the path of a member that occurs in two forms.
+/// Reads a value; fails with the path of a repeated member that [`put`] refuses.
 fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Value, String> {
     let raw = text.get(span.clone()).unwrap_or_default();
     Ok(match raw.first() {
@@ -204,10 +204,10 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Adds a member to the object `of`. If it is repeated, objects are merged into the earlier one,
-/// and the values of a map and lists of texts or numbers are replaced. Go merges the elements of
-/// other lists into the earlier elements, and `null` removes some numbers but not others: these
-/// fail with the path.
+/// Adds a member to the object `of`. A repeated object is merged into the earlier one; a repeated
+/// value of a map, or list of texts or numbers, replaces the earlier one. Go merges the elements of
+/// other lists into the earlier elements, and `null` removes some numbers but not others: in these
+/// cases it fails with the path.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());

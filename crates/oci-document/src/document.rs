@@ -96,12 +96,12 @@ impl<'t> SpecDocument<'t> {
         Ok(Self { text, root })
     }
 
-    /// The top level.
+    /// Returns the top level.
     pub fn root(&mut self) -> &mut Object<'t> {
         &mut self.root
     }
 
-    /// The document with all edits made.
+    /// Returns the document with all edits made.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 1024);
         let span = self.root.source.clone().unwrap_or_default();
@@ -181,7 +181,7 @@ impl<'t> Object<'t> {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// The value of member `key`, opened or not, for comparison and messages.
+    /// Returns the value of member `key`, opened or not, for comparison and messages.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -339,7 +339,7 @@ impl<'t> Object<'t> {
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
-    /// Whether it was absent and still has no members.
+    /// Whether the object was absent and still has no members.
     fn is_absent(&self) -> bool {
         self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
     }
@@ -442,7 +442,7 @@ impl<'t> Member<'t> {
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(MemberSource::Text(text)),
-            // Opened without an edit, so it must not be written.
+            // Opened without an edit, an absent object must not be written.
             Now::Object(object) if object.is_absent() => origin(),
             Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),

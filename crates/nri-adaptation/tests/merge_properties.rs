@@ -2,7 +2,7 @@
 //! Properties of merging that hold for any plugins, not only for those in other tests.
 //!
 //! Replies are generated from a few names, so that plugins often conflict. No engine, plugin
-//! process or file is involved. Reference: NRI's merging rules as corrected by `adaptation`.
+//! process or file is involved. Reference: NRI's merging rules as corrected by `nri-adaptation`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -55,7 +55,7 @@ fn key(field: NriField) -> Option<&'static str> {
     is_compound(field).then_some(key)
 }
 
-/// Whether it is owned by key (`Env[PATH]`) instead of as a whole.
+/// Whether the field is owned by key (`Env[PATH]`) instead of as a whole.
 fn is_compound(field: NriField) -> bool {
     [1, 2, 4, 5, 6, 24, 27, 30, 33, 34, 35].contains(&field.number())
 }

@@ -126,7 +126,8 @@ fn image_files(call: &CallerInfo<'_>, image: &str, file: &str) -> Vec<String> {
     folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
 }
 
-/// Returns the file name of a blob in containers/storage. IDs and digests never contain `/`.
+/// Returns the file name of a blob in containers/storage. The base64 of an ID or a digest has no
+/// `/`.
 fn blob_name(name: &str) -> String {
     format!("={}", base64::engine::general_purpose::STANDARD.encode(name))
 }

@@ -52,8 +52,8 @@ pub(crate) struct Behaviour {
     pub(crate) uses_ids_once: bool,
     /// A user's process calls it, so the login user is that of the calling process.
     pub(crate) has_login: bool,
-    /// Its own NRI omits the process of a removed container or stopped pod, and the network of a
-    /// removed pod.
+    /// Its own NRI omits a removed container's or stopped pod's process, and a removed pod's
+    /// network.
     pub(crate) forgets_at_removal: bool,
     /// Its own NRI omits the process of a pod that stops or is removed.
     pub(crate) forgets_at_stop: bool,

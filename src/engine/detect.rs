@@ -160,8 +160,7 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 }
 
 /// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
-/// annotations after the pod's, and only in its namespace; nerdctl writes its own last, in any
-/// namespace.
+/// annotations after the pod's, only in its own namespace; nerdctl writes its own last, in any.
 fn distinguish_clients(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,

@@ -24,8 +24,7 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved, Result};
 
-/// The first kernel version without a limit of kernel memory; from it on, kernels refuse or ignore
-/// it.
+/// The first kernel version without a limit of kernel memory, which later ones refuse or ignore.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
 /// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups;

@@ -41,8 +41,7 @@ pub struct Ruling {
 /// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The rules that apply: none, one, or, while the pod's facts are uncertain, all that may
-    /// apply.
+    /// The rules that apply: none, one, or all that may apply while the pod's facts are uncertain.
     pub rulings: Vec<Arc<Ruling>>,
     /// Whether the pod or container is hidden from the plugin.
     pub is_hidden: bool,
@@ -134,8 +133,8 @@ impl Rights {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// Returns the rules that do not permit `wanted`: the first that refuses it, and those in audit
-    /// mode.
+    /// Returns the rules that do not permit `wanted`: the first that refuses it, and those that
+    /// audit.
     pub(crate) fn objections(
         &self,
         container: &str,

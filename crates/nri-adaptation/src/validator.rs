@@ -249,8 +249,7 @@ impl<'a> JudgedOwners<'a> {
         Some(plugin_of(owner))
     }
 
-    /// Returns the owners by key, sorted, so that equal adjustments are refused with equal
-    /// messages.
+    /// Returns the owners by key, sorted, so that equal adjustments give equal messages.
     fn compound(self, field: NriField) -> BTreeMap<&'a str, &'a str> {
         let owners = self.0.and_then(|owned| owned.compound.get(&field.number()));
         let owners = owners.into_iter().flat_map(|compound| &compound.owners);

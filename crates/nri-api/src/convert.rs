@@ -15,7 +15,7 @@ impl<K: Into<String>, V: Into<String>> From<(K, V)> for KeyValue {
     }
 }
 
-/// Wraps a value in NRI's message for an optional value: `Some(7).map(Into::into).into()` fills a
+/// Wraps a value in NRI's message for an optional one: `Some(7).map(Into::into).into()` fills a
 /// field.
 macro_rules! present {
     ($($message:ident from $value:ty),*) => {$(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sets a greeting in an environment variable of each container; the plugin's configuration is the
-//! greeting.
+//! Sets a variable of each container to a greeting, which is the plugin's configuration.
 //!
 //! `cargo run -p nri-plugin --example greeter -- --socket /var/run/nri/nri.sock --reconnect`
 

@@ -23,8 +23,7 @@ pub(crate) const EVENTS: &[Event] = &[
 /// The pods and containers of the node. A plugin that has one returns it from
 /// [`Handler::cache`](crate::Handler::cache).
 ///
-/// A container is in the cache from PostCreateContainer on. A container whose creation fails is
-/// never in it.
+/// A container is in the cache from PostCreateContainer on, so never if its creation fails.
 #[derive(Debug, Default)]
 pub struct Cache(RwLock<Objects>);
 
@@ -87,8 +86,8 @@ impl Cache {
         members.cloned().collect()
     }
 
-    /// Replaces all pods and containers, because some may have been removed while the plugin was
-    /// not connected.
+    /// Replaces everything, because objects may have been removed while the plugin was
+    /// disconnected.
     pub(crate) fn reset(&self, pods: &[api::PodSandbox], containers: &[api::Container]) {
         let pods = pods.iter().map(|pod| (pod.id.clone(), pod.clone()));
         let containers = containers.iter().map(|one| (one.id.clone(), one.clone()));

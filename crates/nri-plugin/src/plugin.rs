@@ -94,8 +94,7 @@ impl Plugin {
         self
     }
 
-    /// Sets whether the plugin waits for an unavailable runtime, and reconnects; the default is
-    /// true.
+    /// Sets whether the plugin waits for an unavailable runtime and reconnects (default: true).
     #[must_use]
     pub fn reconnect(mut self, reconnect: bool) -> Self {
         self.reconnect = reconnect;

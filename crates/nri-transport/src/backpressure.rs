@@ -80,8 +80,8 @@ impl InHand {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
 
-    /// Waits, between two messages, while too many requests are unanswered; then returns how many
-    /// bytes may be read.
+    /// Waits, between messages, while too many requests are open; returns how many bytes may be
+    /// read.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);

@@ -53,8 +53,7 @@ pub trait PluginRequest {
     /// Writes the message, after [`Self::size`] was called.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
-    /// Returns the pod and container that the request is about; `None` if it is about no particular
-    /// pod.
+    /// Returns the pod and container that the request is about; `None` if it names no single pod.
     fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }

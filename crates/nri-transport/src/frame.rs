@@ -19,8 +19,7 @@ pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
 /// Maximum length of a ttRPC message without its header, in bytes.
 pub const TTRPC_LIMIT: usize = 4 << 20;
-/// Size of the buffer, in bytes, with which NRI's Go implementation reads the beginning of a
-/// message.
+/// Bytes in the buffer with which NRI's Go implementation reads the beginning of a message.
 const FIRST_FRAME: usize = 4096;
 /// Bytes of connection ID and length.
 pub(crate) const FRAME_HEADER: usize = 8;
@@ -56,8 +55,7 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// Creates an open trunk. Little is read from it until the peer `is_registered`; a plugin
-    /// passes true.
+    /// Creates an open trunk. Little is read until the peer `is_registered`; a plugin passes true.
     pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),

@@ -38,8 +38,7 @@ pub trait Upcalls: Send + Sync {
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 
-    /// Returns the events of the extension that this runtime delivers, as bits; 0 without the
-    /// extension.
+    /// Returns the events of the extension that this runtime delivers, as bits; 0 if it has none.
     fn extension_events(&self) -> u32 {
         0
     }

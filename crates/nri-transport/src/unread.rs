@@ -74,8 +74,7 @@ impl Unread {
         self.lock().unprocessed().len() >= FRAME_HEADER + length
     }
 
-    /// The number of received bytes of the first frame and of anything after it, without its
-    /// header.
+    /// The number of received bytes of the first frame and after it, without its header.
     pub(crate) fn arrived(&self) -> usize {
         self.lock().unprocessed().len().saturating_sub(FRAME_HEADER)
     }

@@ -176,8 +176,7 @@ impl Runtime {
     /// [`restart`](Self::restart) does not launch it again, a restart fails if it was connected.
     ///
     /// # Errors
-    /// Fails when the plugin does not register within half a minute, or refuses to be configured or
-    /// synchronized.
+    /// Fails when the plugin does not register within half a minute, or refuses to start.
     pub async fn attach(
         &mut self,
         stream: UnixStream,
@@ -391,8 +390,7 @@ impl Runtime {
         Ok(updated)
     }
 
-    /// Stops a container: StopContainer. Returns the updates of other containers in the plugins'
-    /// answers.
+    /// Stops a container: StopContainer. Returns the plugins' updates of other containers.
     ///
     /// # Errors
     /// Fails when the container does not exist, or a plugin returns an error or does not answer.

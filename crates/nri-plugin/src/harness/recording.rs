@@ -42,8 +42,7 @@ pub(super) async fn replay(runtime: &mut Runtime, path: &Path) -> Result<Vec<Ans
         if let Some(state) = line.get("state") {
             set_state(runtime, state).map_err(|error| invalid(error.to_string()))?;
         }
-        // Only the command `replay` uses the lines about the node's plugins and the recording's
-        // end.
+        // Only the command `replay` uses lines about the node's plugins and the end.
         let Some(name) = line.get("call").and_then(Value::as_str) else { continue };
         let event = ALL_EVENTS.into_iter().find(|event| event.name() == name);
         let event = event.ok_or_else(|| invalid(format!("there is no request {name:?}")))?;
@@ -75,8 +74,7 @@ fn message<M: MessageFull>(value: &Value) -> Result<M> {
     Ok(api::json::read(value)?)
 }
 
-/// Fails if the request cannot be parsed; the inner result is the outcome of a request that was
-/// sent.
+/// Fails if the request cannot be parsed; the inner result is the outcome once it was sent.
 async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Result<Answer>> {
     macro_rules! notified {
         ($request:ident) => {{

@@ -284,7 +284,7 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
-/// Maximum number of rounds of reading sources that earlier sources name.
+/// Maximum number of rounds of fetching the sources that [`wanted_more`] names.
 pub const ROUNDS: usize = 3;
 
 /// Names the sources to which the fetched ones refer; some may have been requested before.

@@ -247,7 +247,7 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// The keys that a reply sets or removes: usually few, so that comparing costs less than hashing.
+/// Returns the keys that a reply sets or removes: few, so that comparing costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
@@ -273,7 +273,7 @@ fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     resources::put_all(list, &set, |entry| T::key(entry.name()));
 }
 
-/// The name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
+/// Returns the name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
 fn variable(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }

@@ -23,7 +23,7 @@ pub(crate) trait Listed: Clone {
     /// Whether the mark of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;
 
-    /// The name as the plugin wrote it.
+    /// Returns the name as the plugin wrote it.
     fn name(&self) -> &str;
 
     /// Returns the key that all spellings of one name share.

@@ -52,7 +52,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The plugin (or plugins, for hooks) that owns the field.
+    /// Returns the plugin (or plugins, for hooks) that owns the field.
     pub fn plugin(&self) -> &str {
         match self {
             Self::Set(plugin) | Self::Cleared(plugin) | Self::Removed(plugin) => plugin,

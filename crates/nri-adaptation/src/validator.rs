@@ -257,7 +257,7 @@ impl<'a> JudgedOwners<'a> {
     }
 }
 
-/// The plugin's name, whether it set or removed the field.
+/// Returns the plugin's name, whether it set or removed the field.
 fn plugin_of(owner: &str) -> &str {
     owner.strip_prefix('-').unwrap_or(owner)
 }

@@ -16,7 +16,7 @@ macro_rules! events {
         pub const ALL_EVENTS: [Event; 14] = [$(Event::$name),+];
 
         impl Event {
-            /// The protocol's name.
+            /// Returns the protocol's name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),+

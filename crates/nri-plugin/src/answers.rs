@@ -149,7 +149,7 @@ impl From<Adjustment> for api::CreateContainerResponse {
     }
 }
 
-/// The protocol's mark for the removal of a key.
+/// Returns the protocol's mark for the removal of a key.
 fn removed(key: &str) -> String {
     format!("-{key}")
 }

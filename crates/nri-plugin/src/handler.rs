@@ -29,28 +29,28 @@ macro_rules! handlers {
         #[async_trait]
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
-            /// The events to receive; called after `configure`. Return at least one, because the
-            /// protocol treats an empty list as all. UpdatePodSandbox, PostUpdatePodSandbox and
-            /// ValidateContainerAdjustment exist since NRI v0.10: with an older runtime the plugin
-            /// continues without them, or ends if it has no other events.
+            /// Returns the events to receive; called after `configure`. Return at least one,
+            /// because the protocol treats an empty list as all. UpdatePodSandbox,
+            /// PostUpdatePodSandbox and ValidateContainerAdjustment exist since NRI v0.10: with an
+            /// older runtime the plugin continues without them, or ends if it has no other events.
             fn events(&self) -> &[Event];
 
-            /// The runtime's reaction when this plugin does not answer, unless the operator
+            /// Returns the runtime's reaction when this plugin does not answer, unless the operator
             /// configures one. `None`: the plugin is skipped, and disconnected after its first
             /// time-out. Runtimes before NRI v0.12.4 ignore it.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
             }
 
-            /// The events of the extension to receive, if the runtime has the extension, as
+            /// Returns the events of the extension to receive, if the runtime has the extension, as
             /// nri-runc does. With another runtime the plugin continues without them; see
             /// [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers).
             fn extension_events(&self) -> &[ExtensionEvent] {
                 &[]
             }
 
-            /// The cache that follows the events. The plugin is subscribed to the events that the
-            /// cache needs.
+            /// Returns the cache that follows the events. The plugin is subscribed to the events
+            /// that the cache needs.
             fn cache(&self) -> Option<&Cache> {
                 None
             }
@@ -74,7 +74,7 @@ macro_rules! handlers {
         /// concurrently. [`Blocking`] makes it a [`Handler`], whose methods have the same meaning.
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait BlockingHandler: Send + Sync + 'static {
-            /// The events to receive; see [`Handler::events`].
+            /// Returns the events to receive; see [`Handler::events`].
             fn events(&self) -> &[Event];
 
             /// See [`Handler::failure_policy`].

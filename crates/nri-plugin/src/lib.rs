@@ -90,7 +90,7 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, HandlerError>;
 
-/// The peer's error message, without ttRPC's envelope.
+/// Returns the peer's error message, without ttRPC's envelope.
 fn status_message(error: ttrpc::Error) -> String {
     if let ttrpc::Error::RpcStatus(status) = error {
         return status.message().to_owned();

@@ -28,7 +28,7 @@ pub(crate) fn knows_later_events(request: &api::ConfigureRequest) -> Option<bool
     known.and_then(|(_, first)| Some(release(&request.runtime_version)? >= *first))
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn release(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.trim_start_matches('v').split(['.', '-', '+', '~']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

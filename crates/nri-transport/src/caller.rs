@@ -239,7 +239,7 @@ impl PluginCaller {
         self.waiting.lock().is_empty() && self.open_requests() == 0
     }
 
-    /// The number of the plugin's requests that are read and not answered.
+    /// Returns the number of the plugin's requests that are read and not answered.
     pub fn open_requests(&self) -> usize {
         self.reading.requests.count()
     }
@@ -267,7 +267,7 @@ impl PluginCaller {
         }
     }
 
-    /// The number of the stream's descriptor.
+    /// Returns the number of the stream's descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.outgoing.number()
     }
@@ -639,7 +639,7 @@ mod tests {
         assert!(caller.waiting.lock().is_empty());
     }
 
-    /// The numbers of the messages sent to `theirs`, in order, until the end.
+    /// Returns the numbers of the messages sent to `theirs`, in order, until the end.
     async fn numbers_sent(mut theirs: UnixStream) -> Vec<u32> {
         let (mut stream, mut messages, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         theirs.read_to_end(&mut stream).await.unwrap();

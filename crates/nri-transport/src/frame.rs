@@ -34,14 +34,14 @@ pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
-/// The length of the message that begins here, header included, once its header has arrived.
+/// Returns the length of the message that begins here, with its header, once that has arrived.
 pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
-/// The number of this message's call; 0 until its header has arrived.
+/// Returns the number of this message's call; 0 until its header has arrived.
 pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
@@ -95,7 +95,7 @@ impl Trunk {
         });
     }
 
-    /// The number of response frames received, late ones included.
+    /// Returns the number of response frames received, late ones included.
     pub fn frames_received(&self) -> usize {
         self.received.load(Ordering::Relaxed)
     }

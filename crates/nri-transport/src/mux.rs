@@ -352,7 +352,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The peer's unanswered requests on this connection. None are counted if this side calls.
+    /// Returns the peer's unanswered requests on this connection; none if this side calls.
     pub fn open_requests(&self) -> OpenRequests {
         self.requests.clone().unwrap_or_default()
     }
@@ -509,8 +509,8 @@ mod tests {
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
 
-    /// A refusal whose ttRPC message has this length, as the response to the first call, in one
-    /// frame.
+    /// Returns a refusal whose ttRPC message has this length, as the response to the first call, in
+    /// one frame.
     fn refusal(length: usize) -> Vec<u8> {
         let body = |words: usize| {
             let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
@@ -524,7 +524,7 @@ mod tests {
         [frame_header(PLUGIN_CONNECTION, bytes.len()).to_vec(), bytes].concat()
     }
 
-    /// The result of a call if the peer responds with these bytes and ends the connection.
+    /// Returns the result of a call if the peer responds with these bytes and ends the connection.
     async fn called(answer: Vec<u8>) -> (Result<nri_api::Empty, Unanswered>, Option<String>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();

@@ -101,7 +101,7 @@ impl Outgoing {
         }
     }
 
-    /// The number of the stream's descriptor.
+    /// Returns the number of the stream's descriptor.
     pub(crate) fn number(&self) -> RawFd {
         self.0.stream.number()
     }

@@ -55,7 +55,7 @@ impl PluginStream {
         Ok(())
     }
 
-    /// The number of the descriptor, which stays open as long as this stream exists.
+    /// Returns the number of the descriptor, which stays open as long as this stream exists.
     pub(crate) fn number(&self) -> RawFd {
         self.0.get_ref().as_raw_fd()
     }

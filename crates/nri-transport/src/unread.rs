@@ -59,7 +59,7 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connection and length of the first unprocessed frame, once its header has arrived.
+    /// Returns connection and length of the first unprocessed frame, once its header has arrived.
     pub(crate) fn header(&self) -> Option<(u32, usize)> {
         let unread = self.lock();
         let header = unread.unprocessed().first_chunk::<FRAME_HEADER>()?;
@@ -74,7 +74,7 @@ impl Unread {
         self.lock().unprocessed().len() >= FRAME_HEADER + length
     }
 
-    /// The number of received bytes of the first frame and after it, without its header.
+    /// Returns the number of received bytes of the first frame and after it, without its header.
     pub(crate) fn arrived(&self) -> usize {
         self.lock().unprocessed().len().saturating_sub(FRAME_HEADER)
     }
@@ -231,7 +231,7 @@ impl OpenRequests {
         }
     }
 
-    /// The number of unanswered requests.
+    /// Returns the number of unanswered requests.
     pub fn count(&self) -> usize {
         self.lock().unanswered
     }

@@ -112,8 +112,8 @@ impl<'t> Array<'t> {
         out.extend_from_slice(tail);
     }
 
-    /// The text that separated an element from its neighbour in the original. It is used even if
-    /// that neighbour is gone, so that removing an element only removes text.
+    /// Returns the text that separated an element from its neighbour in the original. It is used
+    /// even if that neighbour is gone, so that removing an element only removes text.
     fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
         let index = item.origin?;

@@ -188,7 +188,7 @@ fn fill(value: &mut Value, name: &str, of: &str) {
     }
 }
 
-/// The value that Go reads for `null` in a list of this name.
+/// Returns the value that Go reads for `null` in a list of this name.
 fn zero(name: &str, of: &str) -> Value {
     match name {
         // The conditions of a system call, which are objects.
@@ -199,7 +199,7 @@ fn zero(name: &str, of: &str) -> Value {
     }
 }
 
-/// The specification's spelling of a member, if it is one.
+/// Returns the specification's spelling of a name; other names are unchanged.
 fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }

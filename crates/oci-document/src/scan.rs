@@ -18,7 +18,7 @@ pub(crate) struct MemberSpan {
     pub(crate) value: Range<usize>,
 }
 
-/// The first position at or after `at` that is not a blank.
+/// Returns the first position at or after `at` that is not a blank.
 pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = text.get(at) {
         at += 1;
@@ -26,7 +26,7 @@ pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The members of the object that starts at `open`; `None` if no object starts there.
+/// Returns the members of the object that starts at `open`; `None` if no object starts there.
 pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
@@ -49,7 +49,7 @@ pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     }
 }
 
-/// The elements of the array that starts at `open`; `None` if no array starts there.
+/// Returns the elements of the array that starts at `open`; `None` if no array starts there.
 pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();

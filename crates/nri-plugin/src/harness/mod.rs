@@ -485,7 +485,7 @@ impl Drop for Runtime {
     }
 }
 
-/// The engine's part of an update.
+/// Returns the engine's part of an update.
 fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate {
     let resources = request.linux_resources.clone();
     let linux = api::LinuxContainerUpdate { resources, ..Default::default() };

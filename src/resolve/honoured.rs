@@ -425,8 +425,8 @@ fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks a feature that `features` cannot name: according to the first version
-/// of runc or crun that has it, and always if [`must_name`].
+/// Whether the runtime lacks a feature that `features` cannot name: runc and crun before the first
+/// version that has it, and each runtime that [`must_name`] its features.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)

@@ -8,8 +8,9 @@
 /// The minimum and maximum of shares.
 const SHARES: (u64, u64) = (2, 262_144);
 
-/// Returns the weight for `shares`, by the formula that gives the current weight `now` for one of `before`;
-/// by the newer one if neither does. The second value is the other formula's result.
+/// Returns the weight for `shares`, by the formula that gives the current weight `now` for one of
+/// `before`; by the newer one if neither or both do. The second value is the other formula's
+/// result.
 pub(super) fn weights(shares: u64, before: &[u64], now: Option<u64>) -> (u64, u64) {
     let by = |formula: fn(u64) -> u64| before.iter().any(|shares| Some(formula(*shares)) == now);
     let (old, new) = (linear(shares), curved(shares));

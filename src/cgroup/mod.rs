@@ -89,7 +89,8 @@ pub(crate) struct Write {
     pub other: Option<String>,
     /// Whether the write is skipped if the file is absent.
     is_optional: bool,
-    /// Whether the kernel may silently choose another value, which counts as a failure.
+    /// Whether the kernel may silently choose another value, so that the file is read after the
+    /// write; another value is a failure.
     pub is_verified: bool,
 }
 

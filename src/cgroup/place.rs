@@ -2,7 +2,7 @@
 //! Finds a container's cgroups: by its init process, and by its runtime's state if that names them.
 //!
 //! An init process may have moved itself into a child of the cgroup that its runtime made, as
-//! systemd in a container does. The runtime's record counts if the process is in that cgroup or
+//! systemd in a container does. The runtime's record is used if the process is in that cgroup or
 //! below it; otherwise nothing is written. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
@@ -80,9 +80,10 @@ impl Mounts {
         }
     }
 
-    /// Whether a process is frozen. The cgroup in which it is now decides, wherever its runtime put it; the state that
-    /// the kernel reports there results from this cgroup and all above it. Takes six system calls, because a list has
-    /// thousands of processes. Unreadable files count as not frozen.
+    /// Whether a process is frozen, according to the cgroup in which it is now, wherever its
+    /// runtime put it; the state that the kernel reports there includes all cgroups above. Needs
+    /// only six system calls, because a list has thousands of processes. False if a file is
+    /// unreadable.
     pub(crate) fn is_frozen(&self, host: &Host, pid: u32) -> bool {
         let (controller, file) = self.layout.freezer();
         let state_of = |path: &str, (root, at): &(PathBuf, PathBuf)| {
@@ -217,7 +218,8 @@ impl Cgroups {
 
     /// Whether the processes are frozen, by this cgroup or by one above it.
     pub(crate) fn is_frozen(&self) -> bool {
-        // Unreadable files count as not frozen, and half frozen processes as frozen, because this only explains a failure.
+        // False if a file is unreadable, and true for half frozen processes, because this only
+        // explains a failure.
         let text = |(controller, file)| self.text(controller, file).or_absent().flatten();
         text(self.layout.freezer()).is_some_and(|state| self.layout.is_frozen(&state))
             || text(("", "cgroup.freeze")).is_some_and(|text| text == "1")

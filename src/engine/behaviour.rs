@@ -42,19 +42,20 @@ pub(crate) enum LastingExit {
 pub(crate) struct Behaviour {
     /// The parent of its containers is containerd's shim.
     pub(crate) has_shim: bool,
-    /// It has pods, with namespace, process and addresses.
+    /// It has pods, each with a namespace.
     pub(crate) has_pods: bool,
-    /// Kubernetes knows its pods.
+    /// Its pods are Kubernetes pods.
     pub(crate) is_kubernetes: bool,
     /// It reports process and addresses of its pods.
     pub(crate) reports_pods: bool,
     /// It never reuses a container's ID, as Docker and Podman do on a restart.
     pub(crate) uses_ids_once: bool,
-    /// A user's process calls it, so that the login user is the caller's.
+    /// A user's process calls it, so the login user is that of the calling process.
     pub(crate) has_login: bool,
-    /// It sends no process of a removed container or stopped pod, and no network of a removed pod.
+    /// Its own NRI omits a removed container's or stopped pod's process, and a removed pod's
+    /// network.
     pub(crate) forgets_at_removal: bool,
-    /// It sends no process of a pod that stops or is removed.
+    /// Its own NRI omits the process of a pod that stops or is removed.
     pub(crate) forgets_at_stop: bool,
     /// A pod's annotations are on its members, not on its infrastructure container.
     pub(crate) annotates_members: bool,
@@ -62,8 +63,8 @@ pub(crate) struct Behaviour {
     /// The record that keeps the exit code, if there is one: the engine then removes the exit file,
     /// once it has read it, before the runtime deletes the container.
     pub(crate) lasting_exit: Option<LastingExit>,
-    /// The folder that the engine keeps for a container until it removes the container, if that is
-    /// after the runtime's state is deleted.
+    /// Returns the folder that the engine keeps for a container until it removes the container, if
+    /// that is after the runtime's state is deleted.
     pub(crate) folder_until_removed: fn(bundle: &str, id: &str, is_sandbox: bool) -> Option<String>,
     /// A bundle without an engine, for which no evidence is required.
     pub(super) is_no_engine: bool,
@@ -114,7 +115,7 @@ const fn kubernetes(wanted: WantedFn, facts: FactsFn) -> Behaviour {
 }
 
 impl EngineKind {
-    /// The engine's behaviour.
+    /// Returns the engine's behaviour.
     pub(crate) const fn behaviour(self) -> Behaviour {
         match self {
             Self::ContainerdCri => Behaviour {
@@ -171,7 +172,7 @@ pub(crate) enum EngineName {
 }
 
 impl EngineName {
-    /// The name.
+    /// Returns the name.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(kind) => kind.name(),
@@ -179,7 +180,7 @@ impl EngineName {
         }
     }
 
-    /// The engine, if it is known.
+    /// Returns the engine, if it is known.
     pub(crate) fn kind(&self) -> Option<EngineKind> {
         match self {
             Self::Known(kind) => Some(*kind),
@@ -187,7 +188,7 @@ impl EngineName {
         }
     }
 
-    /// The engine's behaviour; nothing is assumed about an unknown one.
+    /// Returns the engine's behaviour; nothing is assumed about an unknown engine.
     pub(crate) fn behaviour(&self) -> Behaviour {
         self.kind().map_or(UNKNOWN, EngineKind::behaviour)
     }

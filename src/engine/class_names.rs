@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names of a container's RDT and block I/O classes. containerd and CRI-O take a name from
 //! annotations and write only its effect into the document. A pod may name a class that its node
-//! lacks, so a name counts only if the document shows that effect. With other engines the document
+//! lacks, so a name is used only if the document shows that effect. With other engines the document
 //! itself names the RDT class (`ctr run --rdt-class`), and they have no block I/O classes.
 //! `src/resolve` resolves the classes that plugins name.
 

@@ -20,8 +20,8 @@ pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     String::from_utf8(said.next()?[1].clone()).ok()
 }
 
-/// Returns the engine that started conmon. Only options whose values engines write count: the
-/// arguments also contain a pod's name, which may be `podman`.
+/// Returns the engine that started conmon. Examines only options whose values engines write,
+/// because the arguments also contain a pod's name, which may be `podman`.
 pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     if words.iter().any(|word| word == b"--exit-command") {
         return Some(EngineKind::Podman);

@@ -68,21 +68,21 @@ pub(crate) fn socket_of(state: &str) -> &'static str {
     its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
 }
 
-/// The containerd namespace of this bundle's container.
+/// Returns the containerd namespace of this bundle's container.
 pub(super) fn namespace(bundle: &str) -> Option<&str> {
     let (_, rest) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
     rest.split('/').next().filter(|namespace| !namespace.is_empty())
 }
 
-/// The folder of a container or sandbox that the CRI plugin keeps until it removes the container,
-/// which it does after the task and the runtime's state are deleted.
+/// Returns the folder of a container or sandbox that the CRI plugin keeps until it removes the
+/// container, which it does after the task and the runtime's state are deleted.
 pub(super) fn cri_folder(bundle: &str, id: &str, is_sandbox: bool) -> Option<String> {
     let (state, _) = bundle.split_once("/io.containerd.runtime.v2.task/")?;
     let kind = if is_sandbox { "sandboxes" } else { "containers" };
     super::is_id(id).then(|| format!("{state}/io.containerd.grpc.v1.cri/{kind}/{id}"))
 }
 
-/// An option of the shim's command line.
+/// Returns an option of the shim's command line.
 pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
     let at = words.iter().position(|word| word == name.as_bytes())?;
     String::from_utf8(words.get(at + 1)?.clone()).ok()
@@ -153,7 +153,8 @@ fn claims_of_records(engine: &DetectedEngine, seen: Seen<'_>) -> Claims {
     claims
 }
 
-/// Adds the labels and annotations of the CRI request, then the ones that containerd adds itself.
+/// Adds the pod's facts in its sandbox's record. containerd's own labels and annotations override
+/// the ones of the CRI request.
 fn sandbox_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
     let pod = &mut facts.pod;
     let mut labels = texts(metadata.pointer("/Config/labels"));
@@ -203,7 +204,7 @@ fn container_record(facts: &mut Facts, found: &FetchedFacts, metadata: &Value) {
         metadata.pointer("/Config/linux/security_context/seccomp").and_then(seccomp);
 }
 
-/// Converts the CRI's SecurityProfile; its default is omitted.
+/// Converts the CRI's SecurityProfile, whose JSON omits the default type.
 fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     let profile = profile.as_object()?;
     match profile.get("profile_type").map_or(Some(0), Value::as_u64)? {
@@ -217,8 +218,8 @@ fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     }
 }
 
-/// The sums of resources that containerd has kept as annotations of the sandbox since 1.6: its
-/// records have more, but these are in the bundle.
+/// Returns the sums of resources that containerd has kept as annotations of the sandbox since 1.6:
+/// its records have more, but these are in the bundle.
 fn resources_of(
     annotations: &std::collections::BTreeMap<String, String>,
 ) -> Option<serde_json::Map<String, Value>> {

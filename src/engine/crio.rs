@@ -5,7 +5,8 @@
 //! In the sandbox's document a pod's author can shadow CRI-O's keys; in a container's document
 //! CRI-O's keys take precedence; and a sandbox's document can look like a container's. So role, IDs
 //! and names come from the storage's records and conmon's arguments, and the sandbox is found by
-//! its ID. Labels and annotations count only if CRI-O wrote them in both forms.
+//! its ID. Labels and annotations are used only if CRI-O wrote them both in its list and as
+//! separate annotations.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! containerd without CRI: `ctr`, nerdctl, other clients. ctr writes the labels of its command line
 //! to annotations, nerdctl its own labels; containerd's record has all labels, including the
-//! image's. So nri-runc's keys count only in annotations. The container is its own pod.
+//! image's. So nri-runc's keys are accepted only in annotations. The container is its own pod.
 
 use super::identity::{Claims, Field, Source};
 use super::{CallerInfo, DetectedEngine, Document, Facts, Image, Seen, Wanted, containerd, own};

@@ -51,17 +51,17 @@ pub struct DetectedEngine {
 }
 
 impl DetectedEngine {
-    /// The engine's name in JSON.
+    /// Returns the engine's name in JSON.
     pub fn name(&self) -> &'static str {
         self.kind.name()
     }
 
-    /// The evidence for the engine.
+    /// Returns the evidence for the engine.
     pub fn evidence(&self) -> &[String] {
         &self.evidence
     }
 
-    /// Weaker evidence for another engine, which was rejected.
+    /// Returns weaker evidence for another engine, which was rejected.
     pub fn contradictions(&self) -> &[String] {
         &self.contradictions
     }
@@ -160,7 +160,7 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 }
 
 /// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
-/// annotations after the pod's, and only in its namespace; nerdctl does the same.
+/// annotations after the pod's, only in its own namespace; nerdctl writes its own last, in any.
 fn distinguish_clients(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,

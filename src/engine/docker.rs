@@ -2,10 +2,10 @@
 //! Docker: the document has almost no data. Name, labels, image and handler are in the container's
 //! directory below Docker's data root. The data root is found by the path of the container's root
 //! file system, then by the container's mounts, then by the daemon's command line and configuration
-//! file. Mounts of another container (`--network container:X`) do not count. The container is its
-//! own pod. Addresses are omitted, because at `create` the files have those of its last run. Its
-//! labels are the operator's and the image's; nri-runc's keys count only if they are not the
-//! image's, whose labels Docker also records.
+//! file. Mounts of another container (`--network container:X`) are not used. The container is its
+//! own pod. Addresses are omitted, because at `create` the files have those of the container's last
+//! run. Labels come from the operator and the image, and Docker also records the image's;
+//! nri-runc's keys are accepted only if they are not among these.
 
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ pub(super) fn record(seen: Seen<'_>) -> Option<(&str, Value)> {
     let running = found.dockers.iter().map(Dockerd::data_root);
     roots(call, document).into_iter().chain(running).find_map(|root| {
         let config = found.json(&path(call, root, CONFIG)?)?;
-        // The file may be of another container with this name.
+        // The file may describe another container.
         (config["ID"] == call.id).then_some((root, config))
     })
 }

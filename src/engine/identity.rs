@@ -184,7 +184,7 @@ impl Claims {
         Self { kind, said: Vec::new() }
     }
 
-    /// Adds a source's value; empty values do not count.
+    /// Adds a source's value; empty values are ignored.
     pub(super) fn add(&mut self, field: Field, source: Source, value: Option<String>) {
         let value = value.filter(|value| !value.is_empty());
         self.said.extend(value.map(|value| (field, source, value)));

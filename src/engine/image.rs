@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The labels of an image's configuration and the annotations of its manifest. Engines mix them
-//! with the operator's; this module finds them again.
+//! with the operator's; this module tells them apart.
 //!
 //! Image authors control every byte of these documents, and engines read them as Go does: names are
-//! case-insensitive, and of duplicates the later one counts, or both do. So a pair counts as the
-//! image's wherever it occurs, and a member that occurs twice does not count.
+//! case-insensitive, and of duplicates Go uses the later one, or merges both. So a pair is the
+//! image's wherever it occurs, and a member that occurs twice is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -60,7 +60,7 @@ pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
     Some(digest.clone())
 }
 
-/// A JSON document as written. `null` counts as empty text, as in Go.
+/// A JSON document as written. `null` is an empty text, as in Go.
 enum JsonNode {
     Text(String),
     Members(Vec<(String, JsonNode)>),

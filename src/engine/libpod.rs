@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Podman's database: Bolt before 4.7, SQLite since. Lists its containers, and reads the
 //! configuration of a container or a pod. It only parses bytes that its caller read; an incomplete
-//! row, or one of another ID, counts as missing.
+//! row, or one of another ID, is treated as missing.
 
 use serde_json::Value;
 
 use super::{is_id, text};
 use crate::formats::{bolt, sqlite};
 
-/// The paths of the database below a graph root; Podman may have left an older one.
+/// Returns the paths of the database below a graph root; Podman may have left an older one.
 pub(crate) fn files(graph_root: &str) -> [String; 3] {
     ["db.sql", "libpod/db.sql", "libpod/bolt_state.db"].map(|file| format!("{graph_root}/{file}"))
 }
@@ -78,7 +78,7 @@ impl<'b> Rows<'b> {
         addresses.filter_map(|net| Some(net.split('/').next()?.to_owned())).collect()
     }
 
-    /// Returns the exit code of a container that Podman knows to have exited.
+    /// Returns the exit code of a container that has exited according to Podman.
     fn exit_code(self, id: &str) -> Option<i32> {
         let state = self.json("ContainerState", 3, &["ctr", id, "state"])?;
         // Podman omits zero, and writes -1 for an unknown code.
@@ -107,8 +107,7 @@ pub(crate) fn runtimes(bytes: &[u8]) -> Vec<(String, String)> {
     said.collect()
 }
 
-/// Returns the exit code of a container, if this database has it and Podman knows that it has
-/// exited.
+/// Returns the exit code of a container, if this database shows that it has exited.
 pub(crate) fn exit_code(bytes: &[u8], id: &str) -> Option<i32> {
     Rows::open(bytes)?.exit_code(id)
 }

@@ -53,13 +53,13 @@ pub struct CallerInfo<'a> {
     pub bundle: &'a str,
     /// Command line of the parent.
     pub parent: &'a [Vec<u8>],
-    /// Command line of its parent.
+    /// Command line of the parent's parent.
     pub grandparent: &'a [Vec<u8>],
-    /// The engine's variables.
+    /// The engine's environment variables that matter here.
     pub variables: &'a [(String, OsString)],
 }
 
-/// One of the engine's variables.
+/// Returns one of the engine's environment variables.
 pub(crate) fn variable<'v>(
     variables: &'v [(String, OsString)],
     name: &str,
@@ -105,7 +105,7 @@ impl Document<'_> {
         self.annotations.get(key).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// The process whose namespaces of these kinds the container joins.
+    /// Returns the process whose namespaces of these kinds the container joins.
     fn joined_process(&self, kinds: &[&str]) -> Option<u32> {
         let joined = self.namespaces.iter().filter(|(kind, _)| kinds.contains(kind));
         joined
@@ -123,7 +123,7 @@ pub enum Role {
     Container,
 }
 
-/// The document that describes the pod's part (cgroup, namespaces, resources).
+/// The document that has the pod's cgroup, namespaces and resources.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PodDocument {
     /// The container's document: it is its own pod, or the infrastructure container.
@@ -187,7 +187,7 @@ pub struct PodFacts {
     pub id: String,
     /// Name.
     pub name: String,
-    /// Namespace, empty without Kubernetes.
+    /// Namespace; empty if the engine has none, until [`Facts::name_namespace`] sets it.
     pub namespace: String,
     /// Uid.
     pub uid: String,
@@ -209,8 +209,8 @@ pub struct PodFacts {
     pub resources: Option<Map<String, Value>>,
     /// The document that has the rest of the pod's data.
     pub document: PodDocument,
-    /// A path that exists as long as the pod does, for a pod whose end no call marks (CRI-O without
-    /// infrastructure containers).
+    /// A path that exists as long as the pod does, if the engine never calls the runtime for the
+    /// pod itself (CRI-O without infrastructure containers).
     pub lives_with: Option<String>,
 }
 
@@ -262,8 +262,8 @@ impl Facts {
     }
 }
 
-/// Whether an infrastructure container exists only as its document, so that no runtime is ever
-/// called for its pod.
+/// Whether an infrastructure container exists only as its document, so that the runtime is never
+/// called for it.
 pub(crate) fn is_pod_without_runtime(call: &CallerInfo<'_>, document: &Document<'_>) -> bool {
     detect(call, document).kind == EngineKind::Crio && crio::is_pod_without_runtime(document)
 }
@@ -284,7 +284,7 @@ pub(crate) fn wanted_of_dockers(call: &CallerInfo<'_>, dockers: &[Dockerd]) -> W
     docker::wanted_below(call, dockers.iter().map(Dockerd::data_root))
 }
 
-/// Maximum number of rounds of reading sources that earlier sources name.
+/// Maximum number of rounds of fetching the sources that [`wanted_more`] names.
 pub const ROUNDS: usize = 3;
 
 /// Names the sources to which the fetched ones refer; some may have been requested before.
@@ -338,32 +338,32 @@ pub fn wanted_instead(facts: &Facts, document: &Document<'_>) -> Wanted {
     Wanted { files, store: None }
 }
 
-/// Adds the data of these sources to the facts.
+/// Adds the data of the sources that [`wanted_instead`] named to the facts.
 pub fn fill_in(facts: &mut Facts, document: &Document<'_>, found: &FetchedFacts) {
     if facts.pod.resources.is_none() {
         facts.pod.resources = pod_cgroup::resources(document, found);
     }
 }
 
-/// Whether a word may be used in a path: an ID that could lead elsewhere may not.
+/// Whether a word may be used in a path: an ID with a slash or a leading dot could lead elsewhere.
 pub(crate) fn is_id(word: &str) -> bool {
     !word.is_empty()
         && !word.starts_with('.')
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-/// A JSON object of texts, the form of labels and annotations in files.
+/// Reads a JSON object of texts, the form of labels and annotations in files.
 fn texts(value: Option<&Value>) -> BTreeMap<String, String> {
     let pairs = value.and_then(Value::as_object).into_iter().flatten();
     pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// A present, non-empty text in a JSON value.
+/// Returns a present, non-empty text in a JSON value.
 fn text(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned)
 }
 
-/// A digest with its algorithm, written as in image names.
+/// Returns a digest with its algorithm, as in image names.
 fn digest(hex: &str) -> String {
     match hex {
         "" => String::new(),

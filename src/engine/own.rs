@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! nri-runc's keys, with which an operator names a container's pod on engines without pods. They
-//! count only if the user who commands the engine set them: not if the image has them, nor if
+//! are used only if the user who commands the engine set them: not if the image has them, nor if
 //! Kubernetes made the container. `docs/engines.md` shows each with an example.
 
 use std::collections::BTreeMap;
@@ -35,8 +35,8 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Returns the labels or annotations (`what`) that are not the image's. If the image's are unknown,
-/// no nri-runc key counts as the operator's.
+/// Returns the labels or annotations (`what`) without the nri-runc keys that are the image's;
+/// without any nri-runc key if the image's are unknown.
 pub(super) fn of_operator(
     facts: &mut Facts,
     what: &str,
@@ -67,8 +67,8 @@ pub(super) fn of_operator(
     said
 }
 
-/// Removes the keys for a single container if the engine has pods, because the engine then sets the
-/// pod's ID and the containers' names.
+/// Removes, from the labels of an engine's pod, the nri-runc keys of the pod's ID and of a
+/// container's name, because the engine sets both.
 pub(super) fn of_pod(
     facts: &mut Facts,
     labels: BTreeMap<String, String>,
@@ -82,7 +82,7 @@ pub(super) fn of_pod(
     said
 }
 
-/// Removes the pod's ID, for a container in a pod that the engine made.
+/// Removes the key of the pod's ID, for a container in a pod that the engine made.
 pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, String>) {
     if let Some(id) = said.remove(POD_ID) {
         let id = shown(&id);
@@ -93,7 +93,7 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Reports nri-runc's keys in labels that may be the image's: there they do not count.
+/// Reports nri-runc's keys in labels that may be the image's, where they are ignored.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,
@@ -170,7 +170,7 @@ pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<
 }
 
 impl Facts {
-    /// Drops a namespace that an nri-runc key sets, if that is not permitted.
+    /// Drops a namespace that an nri-runc key sets, if it is one of these exempt namespaces.
     pub fn forbid_own_namespaces(&mut self, namespaces: &[String]) {
         let is_own = self.namespace_by == Some(Writer::Operator);
         if is_own && namespaces.contains(&self.pod.namespace) {

@@ -4,8 +4,8 @@
 //! addresses in Podman's database (`libpod`).
 //!
 //! Annotations of the document come from the operator and the image, so they prove neither the pod
-//! nor the role; nri-runc's keys count only if the image does not have them. The same applies to
-//! the container's labels. The pod's labels come only from the pod's creator.
+//! nor the role; nri-runc's keys are accepted only if the image does not have them. The same
+//! applies to the container's labels. The pod's labels come only from the pod's creator.
 
 use std::collections::BTreeMap;
 

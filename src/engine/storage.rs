@@ -126,7 +126,7 @@ fn image_files(call: &CallerInfo<'_>, image: &str, file: &str) -> Vec<String> {
     folders.map(|driver| format!("{driver}-images/{image}/{file}")).collect()
 }
 
-/// Returns the file name of a blob in containers/storage. IDs and digests never contain `/`.
+/// Returns the file name of a blob in containers/storage. An ID's or digest's base64 has no `/`.
 fn blob_name(name: &str) -> String {
     format!("={}", base64::engine::general_purpose::STANDARD.encode(name))
 }

@@ -44,8 +44,7 @@ pub struct StoreRecord {
     pub labels: BTreeMap<String, String>,
     /// Image name.
     pub image: String,
-    /// Digest of the image's name, if the image was not changed since before the container was
-    /// created.
+    /// Digest of the image; empty if its name was assigned again after the container's creation.
     pub image_digest: String,
     /// Creation time: seconds and nanoseconds of Unix time.
     pub created_at: (u64, u64),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Resolves CDI devices: names such as `vendor.com/gpu=0`, and the edits that spec files give them.
 //!
-//! The crate `container-device-interface` reads the files and makes the edits. It can edit only a typed
-//! spec, so each device is applied to an empty spec, whose content is then used as plain data (decision
-//! D26). This module decides which files count: an invalid file does not hide devices of other files, and
-//! is named when a device is missing. It also completes device nodes (`device_nodes.rs`), because the crate
-//! sets no mode. Reference: CDI specification 1.1, `SPEC.md`; BUG-G10 (docs/nri-differences.md).
+//! The crate `container-device-interface` reads the files and makes the edits. It can edit only a
+//! typed spec, so each device is applied to an empty spec, whose content is then used as plain data
+//! (decision D26). This module decides which files are used: an invalid file does not hide devices
+//! of other files, and is named when a device is missing. It also completes device nodes
+//! (`device_nodes.rs`), because the crate sets no mode. Reference: CDI specification 1.1,
+//! `SPEC.md`; BUG-G10 (docs/nri-differences.md).
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;

@@ -181,7 +181,7 @@ pub fn check_runtime(
 }
 
 fn needs(adjustment: &api::ContainerAdjustment, resolved: &Resolved) -> Vec<Need> {
-    // Every runtime knows the fields that are not used below.
+    // Every runtime supports the fields that are not used below.
     let api::ContainerAdjustment {
         mounts,
         linux,
@@ -257,7 +257,7 @@ fn list_needs_of_resources(
 }
 
 fn list_needs_of_linux(linux: &api::LinuxContainerAdjustment, add: &mut impl FnMut(&str, What)) {
-    // Every runtime knows the fields that are not used below, or the caller looks at them.
+    // Every runtime supports the fields that are not used below, or the caller examines them.
     let api::LinuxContainerAdjustment {
         io_priority,
         seccomp_policy,
@@ -425,8 +425,8 @@ fn must_name(runtime: &Features) -> bool {
     !runtime.name.is_empty() && matches!(runtime.kind(), RuntimeKind::Youki | RuntimeKind::Other)
 }
 
-/// Whether the runtime lacks a feature that `features` cannot name, according to the first version
-/// of runc or crun that has it.
+/// Whether the runtime lacks a feature that `features` cannot name: runc and crun before the first
+/// version that has it, and each runtime that [`must_name`] its features.
 fn before(runtime: &Features, runc: (u32, u32, u32), crun: (u32, u32, u32)) -> bool {
     let is_old = |kind, version| runtime.is_before(kind, version);
     must_name(runtime) || is_old(RuntimeKind::Runc, runc) || is_old(RuntimeKind::Crun, crun)

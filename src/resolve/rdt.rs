@@ -39,7 +39,7 @@ pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }
 
-/// Resolves the class: a group that exists, or nothing for the empty class.
+/// Resolves the class: a group that exists, or nothing for the empty class and for [`ROOT`].
 pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Class, String> {
     match class_anywhere(name, places, host)? {
         (class, None) => Ok(class),
@@ -87,7 +87,7 @@ pub(super) fn class_anywhere(
     Ok((class, None))
 }
 
-/// Whether the file defines the class in exactly one of its partitions.
+/// Checks that the file defines the class in exactly one of its partitions.
 fn is_defined(name: &str, file: &Path, host: &Host) -> Result<(), String> {
     let text = files::read_text(&host.path(file), limits::SETTINGS_FILE);
     let text = text.map_err(|error| in_our_words(&error))?;

@@ -24,7 +24,7 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{PatchError, Resolved, Result};
 
-/// The first kernel version without a limit of kernel memory; from it on, kernels ignore the limit.
+/// The first kernel version without a limit of kernel memory, which later ones refuse or ignore.
 const NO_KERNEL_LIMIT: (u32, u32) = (5, 16);
 
 /// Refuses settings that a new cgroup of this host lacks. `root` is the mount point of cgroups;
@@ -113,7 +113,7 @@ fn with_a_limit(wanted: &Map<String, Value>) -> Map<String, Value> {
 }
 
 fn has_no_kernel_limit(host: &Host) -> bool {
-    // If the release is unreadable, the limit is accepted, because a later kernel only ignores it.
+    // If the release is unreadable, the limit is accepted; a later kernel refuses or ignores it.
     let release = files::read_kernel(&host.path("/proc/sys/kernel/osrelease")).or_absent();
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
@@ -175,7 +175,7 @@ pub(super) fn cgroups_path(document: &[u8]) -> Option<String> {
 impl CgroupFiles for NewCgroup {
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool> {
         let Some(dir) = self.controller(controller)? else {
-            // A folder without these files shows nothing about new cgroups.
+            // A mount point without any of these controllers shows nothing about new cgroups.
             for one in ["cpu", "memory", "cpuset"] {
                 if self.controller(one)?.is_some() {
                     return Ok(false);

@@ -2,9 +2,9 @@
 //! Finds the members in which two documents differ, named like plugins' changes: `process.env[A]`,
 //! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
-//! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) counts as
-//! absent, because a program that rewrites a document may omit it. The result has no values, so it
-//! contains no secrets.
+//! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) is
+//! treated as absent, because a program that rewrites a document may omit it. The result has no
+//! values, so it contains no secrets.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ fn compare(
     let none = Block::new();
     let object = |value: Option<&Value>| match value {
         Some(Value::Object(members)) => Some(members.clone()),
-        // A section that one of the two documents lacks counts as empty.
+        // A section that one of the two documents lacks is treated as empty.
         None if !path.contains('.') || MAPS.contains(&path.as_str()) => Some(none.clone()),
         _ => None,
     };
@@ -97,7 +97,7 @@ fn note(field: String, before: Option<&Value>, after: Option<&Value>, found: &mu
     found.push(Difference { field, change });
 }
 
-/// Returns the entries of a list by name; of two with the same name, the later one counts.
+/// Returns the entries of a list by name; of two with the same name, the later one.
 fn entries(list: Option<&Value>, key: &str) -> Block {
     let list = list.and_then(Value::as_array).into_iter().flatten();
     let named = list.map(|entry| {

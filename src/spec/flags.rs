@@ -43,7 +43,7 @@ const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
 ];
 
 /// Converts `(flag, value)` pairs, without their dashes, to `LinuxResources`. The last of several
-/// equal flags counts; an empty value is ignored, as by runc.
+/// equal flags applies; an empty value is ignored, as by runc.
 pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
     let mut resources = Block::new();
     for (flag, value) in flags {

@@ -2,8 +2,8 @@
 //! Keeps plugins' values in an engine's `update`.
 //!
 //! Engines send resources from their records, which lack plugins' values; containerd even sends all
-//! resources each time. So only what differs from the engine's last update counts as requested, and
-//! a plugin's value stays unless the engine changed that field. This module works on OCI
+//! resources each time. So the engine requests only what differs from its last update, and a
+//! plugin's value stays unless the engine changed that field. This module works on OCI
 //! `LinuxResources` objects, never calls a runtime and never asks a plugin. Reference: decision
 //! D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
 
@@ -36,10 +36,10 @@ const ZERO_IS_UNSET: [(&str, &[&str]); 3] = [
     ("blockIO", &["weight", "leafWeight"]),
 ];
 
-/// Returns the fields of `request` that differ from the engine's last update.
-/// If the period changes, the quota counts as changed too, because it depends on the period; if
-/// only the quota changes, the period does not (D66). A swap limit that only follows the memory
-/// limit does not count as requested.
+/// Returns the fields of `request` that differ from the engine's last update. If the period
+/// changes, the quota is returned too, because it depends on the period; if only the quota changes,
+/// the period is not returned (D66). A swap limit that only follows the memory limit is not
+/// returned.
 pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     let request = without_unset(request);
     let mut delta = request.clone();
@@ -104,8 +104,8 @@ pub(crate) fn repeated(engine: &Block) -> Block {
     repeated
 }
 
-/// Returns the members of `overlay` for which the engine requests another value, which does not take
-/// effect. Device rules are excluded, because no update removes them.
+/// Returns the members of `overlay` for which the engine requests another value, each with that
+/// value, which does not take effect. Device rules are excluded, because no update removes them.
 pub(crate) fn not_in_force(request: &Block, overlay: &Block) -> Vec<(OwnedMember, Value)> {
     let requested = owned::values(&without_unset(request));
     let members = owned::fields(overlay).into_iter().filter(|member| member.path != "devices");

@@ -111,7 +111,7 @@ pub(crate) fn owner<'o>(
     });
     let found = found.or_else(|| {
         let prefix = owned.owners_begin_with?;
-        // The names are sorted, so the first name with this prefix is the next one from the prefix on.
+        // The names are sorted: if one has this prefix, the first one from the prefix on has it.
         let (name, owner) = owners.range(prefix.to_owned()..).next()?;
         name.starts_with(prefix).then_some(owner)
     });

@@ -178,7 +178,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// NRI: in the reference the next plugin does not receive them (BUG-07).
+    /// NRI: in the reference, the next plugin does not receive CDI devices (BUG-07).
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
             self.claims.claim_key(NriField::CdiDevices, &device.name)?;
@@ -233,8 +233,8 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// Moves set entries to the end, as the reference does. Without changes no key is computed, because
-/// each is a new string.
+/// Moves set entries to the end, as the reference does. Without changes it computes no keys,
+/// because each is a new string.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;
@@ -247,7 +247,7 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// The keys that a reply sets or removes: usually few, so that comparing costs less than hashing.
+/// Returns the keys that a reply sets or removes: few, so that comparing costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
@@ -273,7 +273,7 @@ fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     resources::put_all(list, &set, |entry| T::key(entry.name()));
 }
 
-/// The name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
+/// Returns the name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
 fn variable(entry: &str) -> &str {
     entry.split_once('=').map_or(entry, |(name, _)| name)
 }

@@ -2,7 +2,7 @@
 //! Annotations of a pod: which value applies to a container, and how it is parsed.
 //!
 //! A value is a boolean or a list of names, both written by the pod's author. An invalid value is
-//! an error, never a guess. Lists use a subset of YAML: `[a, "b"]` (so JSON too) or one `- a` a
+//! an error, never a guess. Lists use a subset of YAML: `[a, "b"]` (so JSON too) or `- a` on each
 //! line; no comments, anchors, tags, nested or folded texts, and in double quotes only JSON's
 //! escapes. An unquoted text has letters, digits and `_.+-`, the characters of plugin names.
 //! Reference: annotations of NRI's plugins.
@@ -105,7 +105,7 @@ fn block(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(items)
 }
 
-/// Parses one text, and returns the rest.
+/// Parses one text; also returns what follows it.
 fn scalar(text: &str) -> Result<(String, &str), &'static str> {
     match text.as_bytes().first() {
         Some(b'"') => double_quoted(text),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plugin's claims in one container: the fields that it may set and that are still free.
 //!
-//! Every setter calls this before it changes anything, so that no field is set without its owner on
-//! record, or against the operator's `allow` and `deny`. Values are not examined.
+//! Every setter calls this before it changes anything, so that no field is set without a recorded
+//! owner, or against the operator's `allow` and `deny`. Values are not examined.
 
 use std::collections::BTreeSet;
 
@@ -143,7 +143,7 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Whether a plugin set this key before, or cleared it so that others may not.
+    /// Whether a plugin has set this key, or has cleared it so that others may not set it.
     pub(crate) fn is_owned(&self, field: NriField, key: &str) -> bool {
         let owner = self.owners.owner(self.container, field, Some(key));
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))

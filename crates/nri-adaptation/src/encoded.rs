@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A creation's request as bytes. Parts that plugins rarely change are encoded once for all
-//! plugins: the pod, and the mounts, which are most of a container. It decodes nothing, and knows
-//! no plugin.
+//! plugins: the pod, and the mounts, which are most of a container. It decodes nothing.
 
 use std::mem;
 

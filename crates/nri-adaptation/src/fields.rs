@@ -80,7 +80,7 @@ impl NriField {
         self as i32
     }
 
-    /// The field of that name, case-sensitive.
+    /// Finds the field of that name, case-sensitive.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|field| field.name() == name)
     }
@@ -98,7 +98,7 @@ impl FieldSet {
     /// Only evictions: no field has this number.
     pub const EVICTION: Self = Self(1);
 
-    /// One field.
+    /// Returns the set of one field.
     pub const fn of(field: NriField) -> Self {
         Self(1 << field as u8)
     }

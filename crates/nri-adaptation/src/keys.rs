@@ -5,19 +5,20 @@
 //! `RLIMIT_NOFILE`, `2M` and `2MB` conflict instead of silently overriding each other as in the
 //! reference. Only keys are rewritten, never the plugins' values.
 
-/// The name after a removal mark: `-PATH` requests the removal of `PATH`. Only one dash counts.
+/// The name after a removal mark, one dash: `-PATH` requests the removal of `PATH`.
 pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_prefix('-')
 }
 
-/// A mount destination without `.`, `..`, doubled or trailing slashes, and absolute, as the runtime
-/// will read it. An empty destination stays empty, because it is a mistake and does not mean the
-/// root directory.
+/// Returns a mount destination as the runtime will read it: absolute, without `.`, `..`, doubled or
+/// trailing slashes. An empty destination stays empty, because it is a mistake and does not mean
+/// the root directory.
 pub fn destination(path: &str) -> String {
     if path.is_empty() { String::new() } else { cleaned(path, true) }
 }
 
-/// A path without `.`, `..`, doubled or trailing slashes, if it contains no links.
+/// Removes `.`, `..`, doubled and trailing slashes; with links in the path, this may change the
+/// file.
 pub fn path(path: &str) -> String {
     cleaned(path, path.starts_with('/'))
 }
@@ -35,14 +36,14 @@ fn cleaned(path: &str, is_absolute: bool) -> String {
     format!("{}{}", if is_absolute { "/" } else { "" }, parts.join("/"))
 }
 
-/// The kernel's name of a resource limit: `RLIMIT_NOFILE` for `nofile`.
+/// Returns the kernel's name of a resource limit: `RLIMIT_NOFILE` for `nofile`.
 pub fn rlimit(kind: &str) -> String {
     let upper = kind.to_ascii_uppercase();
     if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") }
 }
 
-/// A huge page size in runtimes' spelling: `2M`, `2MiB` and `2048KB` become `2MB`. A text that is
-/// not a size is unchanged.
+/// Returns a huge page size in runtimes' spelling: `2M`, `2MiB` and `2048KB` become `2MB`. A text
+/// that is not a size is unchanged.
 pub fn hugepage(size: &str) -> String {
     let Some(mut bytes) = bytes(size) else { return size.to_owned() };
     let mut unit = 0;

@@ -4,8 +4,8 @@
 //!
 //! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
 //! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container. Within one reply all removals are applied first, in any order. Only maps are also
-//! changed in the container that the next plugin receives.
+//! container. Within one reply all removals are applied first, in any order. In the container that
+//! the next plugin receives, only maps are changed here; the caller changes lists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +23,7 @@ pub(crate) trait Listed: Clone {
     /// Whether the mark of an earlier plugin stays when a later one sets the entry again.
     const MARKER_STAYS: bool = false;
 
-    /// The name as the plugin wrote it.
+    /// Returns the name as the plugin wrote it.
     fn name(&self) -> &str;
 
     /// Returns the key that all spellings of one name share.
@@ -155,8 +155,8 @@ fn combine<T: Listed>(
 /// Merges one plugin's map into the combined adjustment and the next plugin's container.
 ///
 /// When a key was removed and set again, the combined map has both the mark and the new value;
-/// removals are applied first. NRI: after a removal alone, the value stays visible with its old
-/// owner (BUG-03, BUG-04, BUG-05).
+/// removals are applied first. NRI: after a removal alone, the reference still shows the value,
+/// with its old owner (BUG-03, BUG-04, BUG-05).
 pub(crate) fn merge_map<V: Clone + Default>(
     claims: &mut FieldClaims<'_>,
     field: NriField,

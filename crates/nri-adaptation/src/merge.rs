@@ -24,7 +24,7 @@ use nri_api as api;
 /// The state of one CreateContainer between two plugins.
 #[derive(Debug, Clone)]
 pub struct Creation {
-    /// The container as the engine requested it, once a reply changes it.
+    /// The container as the engine requested it, copied before the first reply or offer changes it.
     pristine: Option<Box<api::Container>>,
     /// The request for the next plugin: its container has the changes of the plugins so far.
     request: api::CreateContainerRequest,
@@ -172,7 +172,7 @@ impl Creation {
     /// before [`Creation::settle`].
     ///
     /// # Errors
-    /// Fails if a reply with these values would.
+    /// Fails in the cases in which a reply with these values would fail.
     pub fn offer(
         mut self,
         from: &str,
@@ -198,9 +198,9 @@ impl Creation {
     /// Merges the offered values that did not yield, once every plugin has answered.
     ///
     /// # Errors
-    /// Fails if a reply with these values would.
+    /// Fails in the cases in which a reply with these values would fail.
     pub fn settle(mut self) -> Result<Self, MergeError> {
-        // Without an offer, there is nothing to settle.
+        // An offer would have copied the container, so there is none to settle.
         let Some(pristine) = &self.pristine else { return Ok(self) };
         let container = &pristine.id;
         for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {
@@ -264,7 +264,7 @@ impl Creation {
     }
 }
 
-/// Returns the container as the engine requested it; keeps it before the first change.
+/// Returns the container as the engine requested it; copies it before the first change.
 fn pristine<'p>(
     kept: &'p mut Option<Box<api::Container>>,
     request: &api::CreateContainerRequest,

@@ -52,7 +52,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// The plugin (or plugins, for hooks) that owns the field.
+    /// Returns the plugin (or plugins, for hooks) that owns the field.
     pub fn plugin(&self) -> &str {
         match self {
             Self::Set(plugin) | Self::Cleared(plugin) | Self::Removed(plugin) => plugin,
@@ -235,13 +235,13 @@ impl Owners {
         }
     }
 
-    /// The form for validators.
+    /// Converts the owners to the form that validators receive.
     pub(crate) fn to_api(&self) -> api::OwningPlugins {
         let owners = self.containers.iter().map(|(id, owned)| (id.clone(), owned.to_api()));
         api::OwningPlugins { owners: owners.collect(), ..Default::default() }
     }
 
-    /// The form for operators: `Env[PATH]` of a container belongs to `10-foo`.
+    /// Returns the owners of a container's fields for operators: `Env[PATH]` belongs to `10-foo`.
     pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
         let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();
@@ -253,7 +253,7 @@ impl Owners {
         named.chain(rules).collect()
     }
 
-    /// The plugin that set or removed a field, by the field's name in [`Owners::to_flat`].
+    /// Returns the plugin that set or removed a field, by the field's name in [`Owners::to_flat`].
     pub(crate) fn plugin_of(&self, container: &str, name: &str) -> Option<String> {
         let ContainerOwners { slots, device_rules } = self.containers.get(container)?;
         let owner =

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Overlays Linux resources on others, for both adjustments and updates.
 //!
-//! Claiming and overlaying are two steps, so that a refused reply changes nothing. A present value
-//! counts even if it is zero or empty. Values are not validated here. Reference: semantics of the
-//! resource setters in NRI's result collector.
+//! Claiming and overlaying are two steps, so that a refused reply changes nothing. A value of zero
+//! is present; an empty `cpus` or `mems` is absent. Values are not validated here. Reference:
+//! semantics of the resource setters in NRI's result collector.
 
 use std::collections::HashMap;
 
@@ -81,7 +81,7 @@ pub(crate) fn lay_over(base: &mut api::LinuxResources, over: &api::LinuxResource
     set(&mut base.rdt_class, rdt_class);
 }
 
-/// Replaces a message if the other one is present.
+/// Replaces `base` if `over` is present.
 pub(crate) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) {
     if over.is_some() {
         base.clone_from(over);

@@ -2,8 +2,9 @@
 //! The fields that the operator permits a plugin to set.
 //!
 //! `[plugin.NAME] allow` and `deny` name fields; without either a plugin may set everything, as in
-//! the reference. `deny` overrides `allow`. Rules apply to single containers too (D44): a field
-//! must be permitted by both. Nothing here reads a configuration or selects a rule.
+//! the reference. `deny` overrides `allow`. Rules restrict fields in single containers (D44): the
+//! plugin's section and the rule must both permit a field. Nothing here reads a configuration or
+//! selects a rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -31,7 +32,7 @@ pub struct Ruling {
     pub rule: String,
     /// The fields that it permits.
     pub permits: FieldSet,
-    /// Whether the container is hidden from the plugin; it then permits nothing.
+    /// Whether the container is hidden from the plugin; the rule then permits nothing.
     pub hides: bool,
     /// Whether the plugin's change is made and recorded although the rule does not permit it.
     pub is_audit: bool,
@@ -40,7 +41,7 @@ pub struct Ruling {
 /// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The deciding rules: none, one, or for a doubtful pod all that may decide.
+    /// The rules that apply: none, one, or all that may apply while the pod's facts are uncertain.
     pub rulings: Vec<Arc<Ruling>>,
     /// Whether the pod or container is hidden from the plugin.
     pub is_hidden: bool,
@@ -78,7 +79,7 @@ pub struct RuleNote {
 }
 
 impl RuleNote {
-    /// The name of the requested field as `allow` and `deny` spell it.
+    /// Returns the name of the requested field as `allow` and `deny` spell it.
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),
@@ -127,12 +128,13 @@ impl Rights {
         Ok(Self { allow, deny, ruled: BTreeMap::new() })
     }
 
-    /// The rule that hides this container from the plugin.
+    /// Returns the rule that hides this container from the plugin.
     pub fn hidden_by(&self, container: &str) -> Option<&Ruling> {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// The rules that do not permit this: the first that refuses it, and those in audit mode.
+    /// Returns the rules that do not permit `wanted`: the first that refuses it, and those that
+    /// audit.
     pub(crate) fn objections(
         &self,
         container: &str,

@@ -13,8 +13,8 @@ use protobuf::{CodedInputStream, Message};
 
 use crate::schema::{KnownFields, MESSAGES};
 
-/// The places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`,
-/// each once, in the order of the schema.
+/// Returns the places of unknown fields in a message, each once, in the order of the schema, such as
+/// `CreateContainerResponse.adjust field 99`.
 pub(crate) fn fields<M: Message>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }

@@ -102,7 +102,7 @@ impl Updates {
     }
 
     /// Returns the request for the next plugin: the engine's, with the changes of earlier plugins.
-    /// `None` if this is not about an update.
+    /// `None` if the engine's request is not an update.
     pub fn request(&self) -> Option<&api::UpdateContainerRequest> {
         match &self.subject {
             UpdateSubject::Updated(request) => Some(request),
@@ -185,7 +185,7 @@ impl Updates {
         Ok(())
     }
 
-    /// The owners of fields so far.
+    /// Returns the owners of fields so far.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
@@ -383,7 +383,7 @@ pub(crate) fn examine<M: MessageFull>(plugin: &str, answer: &M) -> Result<Vec<St
     Ok(unknown::fields(answer))
 }
 
-/// The rule that hides the container from the plugin.
+/// Returns the rule that hides the container from the plugin.
 fn hidden_from(rights: &Rights, plugin: &str, container: &str) -> Option<RuleNote> {
     let rule = rights.hidden_by(container)?.rule.clone();
     let (plugin, container) = (plugin.to_owned(), container.to_owned());

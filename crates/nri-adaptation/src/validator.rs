@@ -22,9 +22,9 @@ pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 /// truncated list would admit the pod without the others, so the pod is refused.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
-/// Characters of an annotation that a message shows.
+/// Maximum characters of an annotation in a message.
 const LONGEST_VALUE: usize = 80;
-/// Characters of a refusal that a message shows.
+/// Maximum characters of a refusal in a message.
 const LONGEST_REFUSAL: usize = 1000;
 
 /// The changes to refuse; none by default. The fields are the keys of `[nri.default_validator]`.
@@ -145,8 +145,9 @@ impl DefaultValidator {
         }
     }
 
-    /// The plugins that this container (`None`: the pod itself) requires and that are missing.
-    /// Empty if the validator is disabled or an annotation tolerates missing plugins.
+    /// Returns the plugins that this container (`None`: the pod itself) requires and that are
+    /// missing. None are missing if the validator is disabled or an annotation tolerates missing
+    /// plugins.
     ///
     /// # Errors
     /// Fails when an applicable annotation is invalid.
@@ -170,8 +171,8 @@ impl DefaultValidator {
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
 
-    /// The plugins that any container of this pod may need. An invalid annotation names none,
-    /// because the containers to which it applies are refused.
+    /// Returns the plugins that any container of this pod may need. An invalid annotation names
+    /// none, because the containers to which it applies are refused.
     pub fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
         if !self.enable {
             return BTreeSet::new();
@@ -219,7 +220,7 @@ pub struct ValidatorExemptions<'a> {
 /// container, these are the names that the pod itself needs.
 ///
 /// # Errors
-/// Fails when one is missing and the annotation that may exempt is invalid.
+/// Fails when a plugin is missing and the annotation that may exempt the container is invalid.
 pub fn missing_required<'a>(
     pod: &api::PodSandbox,
     container: Option<&str>,
@@ -248,7 +249,7 @@ impl<'a> JudgedOwners<'a> {
         Some(plugin_of(owner))
     }
 
-    /// By key, sorted, so that equal adjustments are refused with equal messages.
+    /// Returns the owners by key, sorted, so that equal adjustments give equal messages.
     fn compound(self, field: NriField) -> BTreeMap<&'a str, &'a str> {
         let owners = self.0.and_then(|owned| owned.compound.get(&field.number()));
         let owners = owners.into_iter().flat_map(|compound| &compound.owners);
@@ -256,7 +257,7 @@ impl<'a> JudgedOwners<'a> {
     }
 }
 
-/// The plugin's name, whether it set or removed the field.
+/// Returns the plugin's name, whether it set or removed the field.
 fn plugin_of(owner: &str) -> &str {
     owner.strip_prefix('-').unwrap_or(owner)
 }
@@ -269,8 +270,9 @@ fn absent<'a>(
     required.into_iter().filter(|name| !is_present(name) && seen.insert(*name)).collect()
 }
 
-/// The plugins that a pod's annotations name for the pod and for its containers; an invalid list
-/// names none. The author chooses its length, so it is limited.
+/// Returns the plugins that a pod's annotations name for the pod and for its containers; an invalid
+/// list names none. Fails if there are more than a pod may require, because its author chooses
+/// their number.
 fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for (key, value) in &pod.annotations {
@@ -304,7 +306,7 @@ fn refused(what: &str) -> Result<(), String> {
     Err(format!("validation error: {what}"))
 }
 
-/// At most `longest` characters of `text`, because annotations may have hundreds of kilobytes.
+/// Returns at most `longest` characters of `text`: annotations may have hundreds of kilobytes.
 fn shortened(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -2,7 +2,7 @@
 //! Properties of merging that hold for any plugins, not only for those in other tests.
 //!
 //! Replies are generated from a few names, so that plugins often conflict. No engine, plugin
-//! process or file is involved. Reference: NRI's merging rules as corrected by `adaptation`.
+//! process or file is involved. Reference: NRI's merging rules as corrected by `nri-adaptation`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -37,7 +37,7 @@ enum FieldRequest {
 }
 
 impl FieldRequest {
-    /// The field over which two plugins would conflict: the request without its value.
+    /// Returns the field over which two plugins would conflict: the request without its value.
     fn place(&self) -> (&'static str, u8) {
         match *self {
             Self::Annotation(key, _) | Self::RemoveAnnotation(key) => ("annotation", key),
@@ -57,8 +57,8 @@ impl FieldRequest {
         }
     }
 
-    /// The removal that a plugin must send first to set this field if another plugin owns it;
-    /// `None` if there is none.
+    /// Returns the removal that a plugin must send first to set this field if another plugin owns
+    /// it; `None` if there is none.
     fn release(&self) -> Option<Self> {
         match *self {
             Self::Annotation(key, _) => Some(Self::RemoveAnnotation(key)),
@@ -118,7 +118,7 @@ impl FieldRequest {
         }
     }
 
-    /// The part of [`FieldRequest::put`] that updates can request as well.
+    /// Makes the request in `resources`, if updates can make it as well.
     fn put_resource(&self, resources: &mut api::LinuxResources) {
         match *self {
             Self::Hugepage(k, v) => resources.hugepage_limits.push(api::HugepageLimit {
@@ -214,7 +214,7 @@ fn wanted() -> impl Strategy<Value = FieldRequest> {
     ]
 }
 
-/// A few plugins, each with a few requests.
+/// Returns a few plugins, each with a few requests.
 fn plugins() -> impl Strategy<Value = Vec<Vec<FieldRequest>>> {
     prop::collection::vec(prop::collection::vec(wanted(), 0..6), 0..5)
 }
@@ -230,7 +230,7 @@ fn independent() -> impl Strategy<Value = Vec<Vec<FieldRequest>>> {
     })
 }
 
-/// A container that has some of the values that plugins remove and set.
+/// Returns a container that has some of the values that plugins remove and set.
 fn container() -> impl Strategy<Value = api::Container> {
     prop::collection::btree_set(0..4_u8, 0..4).prop_map(|keys| {
         let mut container = api::Container { id: "c0".to_owned(), ..Default::default() };
@@ -274,8 +274,8 @@ fn plugin(number: usize) -> String {
     format!("{number:02}-p")
 }
 
-/// A container and an adjustment as sets, because the order of independent plugins may affect only
-/// the order of lists.
+/// Returns a container and an adjustment as sets, because the order of independent plugins may
+/// affect only the order of lists.
 fn as_sets(merged: &Merged) -> (Vec<BTreeSet<String>>, BTreeMap<String, String>) {
     fn texts<T: ToString>(list: &[T]) -> BTreeSet<String> {
         list.iter().map(ToString::to_string).collect()

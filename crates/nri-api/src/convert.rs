@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conversions that save a plugin the nesting of messages. Values are not checked.
+//! Conversions from plain values to the messages that wrap them. Values are not checked.
 
 use crate::{ContainerAdjustment, CreateContainerResponse, KeyValue};
 
@@ -15,7 +15,8 @@ impl<K: Into<String>, V: Into<String>> From<(K, V)> for KeyValue {
     }
 }
 
-/// Conversions of present values: `Some(7).map(Into::into).into()` is what a message's field takes.
+/// Wraps a value in NRI's message for an optional one: `Some(7).map(Into::into).into()` fills a
+/// field.
 macro_rules! present {
     ($($message:ident from $value:ty),*) => {$(
         impl From<$value> for crate::$message {

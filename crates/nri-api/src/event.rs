@@ -16,7 +16,7 @@ macro_rules! events {
         pub const ALL_EVENTS: [Event; 14] = [$(Event::$name),+];
 
         impl Event {
-            /// The protocol's name.
+            /// Returns the protocol's name.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),+
@@ -47,12 +47,12 @@ events! {
 pub const ALL_BITS: i32 = (1 << 14) - 1;
 
 impl Event {
-    /// Its bit in a subscription.
+    /// Returns the event's bit in a subscription.
     pub const fn bit(self) -> i32 {
         1 << (self as u8 - 1)
     }
 
-    /// Its number on the wire.
+    /// Returns the event's number on the wire.
     pub fn number(self) -> i32 {
         i32::from(self as u8)
     }

@@ -18,12 +18,12 @@ pub const ALL_EXTENSION_EVENTS: [ExtensionEvent; 4] = [
 ];
 
 impl ExtensionEvent {
-    /// Its bit in a set of events.
+    /// Returns the event's bit in a set of events.
     pub fn bit(self) -> u32 {
         1 << self.value()
     }
 
-    /// The method that delivers it; empty for none.
+    /// Returns the method that delivers the event; empty for `EXTENSION_UNKNOWN`.
     pub fn method(self) -> &'static str {
         match self {
             Self::EXTENSION_UNKNOWN => "",
@@ -35,13 +35,13 @@ impl ExtensionEvent {
     }
 }
 
-/// The known events of a list, as bits.
+/// Returns the events of a list as bits, without events that are unknown here.
 pub fn event_bits(events: &[EnumOrUnknown<ExtensionEvent>]) -> u32 {
     let known = events.iter().filter_map(|event| event.enum_value().ok());
     known.filter(|event| ALL_EXTENSION_EVENTS.contains(event)).fold(0, |bits, e| bits | e.bit())
 }
 
-/// The events in a set of bits.
+/// Returns the events in a set of bits.
 pub fn events_in(bits: u32) -> impl Iterator<Item = ExtensionEvent> {
     ALL_EXTENSION_EVENTS.into_iter().filter(move |event| bits & event.bit() != 0)
 }

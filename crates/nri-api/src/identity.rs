@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The identity of a plugin: index and name, and their validity. It does not check whether another
-//! plugin has the same one.
+//! The identity of a plugin: its index and its name, with checks of both. Whether another plugin
+//! has the same identity is not checked here.
 
 use std::fmt;
 
@@ -59,7 +59,8 @@ impl PluginIdentity {
         Ok(Self::launched(index, name, nri_version))
     }
 
-    /// The identity of a launched plugin, checked with its file's name.
+    /// Returns the identity of a launched plugin, without a check: the runtime took index and name
+    /// from the plugin's file name.
     #[must_use]
     pub fn launched(index: &str, name: &str, nri_version: &str) -> Self {
         let nri_version = cut(nri_version, NRI_VERSION).into_owned();

@@ -17,8 +17,8 @@ pub fn read<M: MessageFull>(value: &Value) -> Result<M, String> {
         .map_err(|error| format!("{}: {error}", M::descriptor().name()))
 }
 
-/// In protobuf's mapping, a field's `null` means absent; a map entry's means empty, as Go writes
-/// it.
+/// Removes `null` fields, which protobuf's mapping treats as absent. A map entry that is `null`, as
+/// Go writes a nil message, becomes an empty message.
 fn without_nulls(value: &Value, of: &MessageDescriptor) -> Value {
     let Value::Object(members) = value else { return value.clone() };
     let mut there = Map::new();

@@ -34,8 +34,7 @@ fn push(shown: &mut String, c: char) {
     } else if is_blank_letter(c) {
         shown.extend(c.escape_unicode());
     } else {
-        // Escaped are Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and marks that
-        // combine.
+        // This escapes Cc, Cf, Zl, Zp, Zs, private and unassigned characters, and combining marks.
         shown.extend(c.escape_debug());
     }
 }
@@ -46,8 +45,8 @@ fn is_blank_letter(c: char) -> bool {
 }
 
 /// Returns `text`; if it is longer than `most` bytes, its beginning, cut between characters, and
-/// its length. A text that was cut before keeps its original length, because texts are cut where
-/// they enter and again in a line.
+/// its length. For a text that an earlier call has cut, this is the length before that cut, because
+/// texts are cut on receipt and again for a line.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {

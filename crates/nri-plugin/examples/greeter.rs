@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Greets each container by an environment variable; its configuration is the greeting.
+//! Sets a variable of each container to a greeting, which is the plugin's configuration.
 //!
 //! `cargo run -p nri-plugin --example greeter -- --socket /var/run/nri/nri.sock --reconnect`
 

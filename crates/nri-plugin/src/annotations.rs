@@ -3,9 +3,9 @@
 
 use nri_api as api;
 
-/// The effective annotation `key` of the container called `container`, and the key under which it
-/// was found: `KEY/container.NAME` of `pod`, else `KEY/pod`, else `KEY`. The first that exists
-/// counts, even if it is empty.
+/// Returns the annotation `key` of `pod` that applies to the container called `container`, after
+/// the key under which it was found: `KEY/container.NAME`, else `KEY/pod`, else `KEY`. The first of
+/// these that exists is returned, even if its value is empty.
 #[must_use]
 pub fn annotation<'a>(
     pod: &'a api::PodSandbox,

@@ -18,7 +18,7 @@ impl Adjustment {
         Self::default()
     }
 
-    /// Edits the message, for fields without a method here.
+    /// Edits the protocol's message, for fields without a method of this type.
     pub fn edit(mut self, edit: impl FnOnce(&mut api::ContainerAdjustment)) -> Self {
         edit(self.0.adjust.mut_or_insert_default());
         self
@@ -120,12 +120,12 @@ impl Adjustment {
         self.edit_linux(|linux| path.clone_into(&mut linux.cgroups_path))
     }
 
-    /// Sets resources, replacing earlier ones.
+    /// Sets the container's resources. Replaces the resources of an earlier call.
     pub fn resources(self, resources: impl Into<Resources>) -> Self {
         self.edit_linux(|linux| linux.resources = Some(resources.into().into()).into())
     }
 
-    /// Adds hooks.
+    /// Sets the OCI hooks to add to the container's hooks. Replaces the hooks of an earlier call.
     pub fn hooks(self, hooks: api::Hooks) -> Self {
         self.edit(|adjust| adjust.hooks = Some(hooks).into())
     }
@@ -149,7 +149,7 @@ impl From<Adjustment> for api::CreateContainerResponse {
     }
 }
 
-/// The protocol's mark for the removal of a key.
+/// Returns the protocol's mark for the removal of a key.
 fn removed(key: &str) -> String {
     format!("-{key}")
 }
@@ -170,12 +170,12 @@ impl Mount {
         Self::of("bind", source, destination).option("rbind")
     }
 
-    /// An empty folder in memory.
+    /// Mounts an empty folder in memory (tmpfs) at `destination`.
     pub fn tmpfs(destination: &str) -> Self {
         Self::of("tmpfs", "tmpfs", destination)
     }
 
-    /// A mount of any type.
+    /// Mounts `source`, a filesystem of the type `kind`, at `destination`.
     pub fn of(kind: &str, source: &str, destination: &str) -> Self {
         Self(api::Mount {
             destination: destination.to_owned(),
@@ -185,7 +185,7 @@ impl Mount {
         })
     }
 
-    /// Makes it read-only.
+    /// Makes the mount read-only.
     pub fn read_only(self) -> Self {
         self.option("ro")
     }
@@ -203,12 +203,12 @@ impl Mount {
 pub struct Device(api::LinuxDevice);
 
 impl Device {
-    /// A character device.
+    /// Creates a character device at this path in the container.
     pub fn character(path: &str, major: i64, minor: i64) -> Self {
         Self::of("c", path, major, minor)
     }
 
-    /// A block device.
+    /// Creates a block device at this path in the container.
     pub fn block(path: &str, major: i64, minor: i64) -> Self {
         Self::of("b", path, major, minor)
     }
@@ -218,13 +218,13 @@ impl Device {
         Self(api::LinuxDevice { path, type_, major, minor, ..Default::default() })
     }
 
-    /// Sets its permissions, such as `0o660`.
+    /// Sets the permissions of the device node, such as `0o660`.
     pub fn mode(mut self, mode: u32) -> Self {
         self.0.file_mode = Some(mode.into()).into();
         self
     }
 
-    /// Sets its owner.
+    /// Sets the owner of the device node.
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.0.uid = Some(uid.into()).into();
         self.0.gid = Some(gid.into()).into();
@@ -232,8 +232,8 @@ impl Device {
     }
 }
 
-/// Updates of containers: the answer to Synchronize, UpdateContainer and StopContainer, or
-/// unprompted.
+/// Updates of containers, for the answer to Synchronize, UpdateContainer or StopContainer, or to
+/// send unprompted.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct Updates(Vec<api::ContainerUpdate>);
@@ -286,7 +286,7 @@ impl From<Updates> for api::UpdateContainerResponse {
     }
 }
 
-/// Updates and evictions: the answer to UpdateContainer, or unprompted.
+/// Updates and evictions, for the answer to UpdateContainer, or to send unprompted.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[must_use = "it changes nothing until it is sent"]
 pub struct UpdatesWithEvictions {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cache of pods and containers, each from the latest message about it. Synchronize fills it and
-//! events update it, including the one that a handler is called for. It never calls the runtime.
+//! A cache of pods and containers, each from the latest message about it. Synchronize fills it, and
+//! each event updates it before the event's handler is called. It never calls the runtime.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -23,7 +23,7 @@ pub(crate) const EVENTS: &[Event] = &[
 /// The pods and containers of the node. A plugin that has one returns it from
 /// [`Handler::cache`](crate::Handler::cache).
 ///
-/// A container is in it from PostCreateContainer on; one whose creation fails never is.
+/// A container is in the cache from PostCreateContainer on, so never if its creation fails.
 #[derive(Debug, Default)]
 pub struct Cache(RwLock<Objects>);
 
@@ -48,37 +48,37 @@ impl Cache {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pod of this ID.
+    /// Returns the pod with this ID.
     #[must_use]
     pub fn pod(&self, id: &str) -> Option<api::PodSandbox> {
         self.read().pods.get(id).cloned()
     }
 
-    /// The container of this ID.
+    /// Returns the container with this ID.
     #[must_use]
     pub fn container(&self, id: &str) -> Option<api::Container> {
         self.read().containers.get(id).cloned()
     }
 
-    /// The pod of a container.
+    /// Returns the pod of a container.
     #[must_use]
     pub fn pod_of(&self, container: &api::Container) -> Option<api::PodSandbox> {
         self.pod(&container.pod_sandbox_id)
     }
 
-    /// All pods, in no order.
+    /// Returns all pods, in no particular order.
     #[must_use]
     pub fn pods(&self) -> Vec<api::PodSandbox> {
         self.read().pods.values().cloned().collect()
     }
 
-    /// All containers, in no order.
+    /// Returns all containers, in no particular order.
     #[must_use]
     pub fn containers(&self) -> Vec<api::Container> {
         self.read().containers.values().cloned().collect()
     }
 
-    /// The containers of a pod, in no order.
+    /// Returns the containers of the pod with this ID, in no particular order.
     #[must_use]
     pub fn containers_of(&self, pod: &str) -> Vec<api::Container> {
         let objects = self.read();
@@ -86,7 +86,8 @@ impl Cache {
         members.cloned().collect()
     }
 
-    /// Replaces everything: a runtime that was unavailable may have removed containers meanwhile.
+    /// Replaces everything, because objects may have been removed while the plugin was
+    /// disconnected.
     pub(crate) fn reset(&self, pods: &[api::PodSandbox], containers: &[api::Container]) {
         let pods = pods.iter().map(|pod| (pod.id.clone(), pod.clone()));
         let containers = containers.iter().map(|one| (one.id.clone(), one.clone()));

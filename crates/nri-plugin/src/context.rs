@@ -29,20 +29,20 @@ pub struct Context {
 }
 
 impl Context {
-    /// The runtime, to call now or keep for later.
+    /// Returns the runtime, to call it now or later.
     #[must_use]
     pub fn runtime(&self) -> &RuntimeHandle {
         &self.runtime
     }
 
-    /// When the runtime stops waiting; `None` if it stated no time-out.
+    /// Returns when the runtime stops waiting for the answer; `None` if it stated no time-out.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// How long the runtime still waits for the answer, zero once it does not; `None` if it stated
-    /// no time-out.
+    /// Returns how much longer the runtime waits for the answer, zero after the deadline; `None` if
+    /// it stated no time-out.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
@@ -88,8 +88,8 @@ impl RuntimeHandle {
         }
     }
 
-    /// Whether the runtime delivers this event of the extension; known from the call of
-    /// `synchronize` on.
+    /// Whether the runtime delivers this event of the extension. The result is valid once
+    /// `synchronize` is called, and false before.
     #[must_use]
     pub fn delivers(&self, event: ExtensionEvent) -> bool {
         self.delivered.load(Ordering::Relaxed) & event.bit() != 0
@@ -120,7 +120,7 @@ impl RuntimeHandle {
         tokio::runtime::Handle::current().block_on(self.update(updates))
     }
 
-    /// Sends the message itself. The response lists the updates that were not carried out.
+    /// Sends an UpdateContainers request. The response lists the updates that were not carried out.
     ///
     /// # Errors
     /// Fails as [`update`](Self::update) does.

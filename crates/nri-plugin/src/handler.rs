@@ -19,8 +19,9 @@ macro_rules! handlers {
         $(#[$doc:meta])*
         $method:ident($($argument:ident: $type:ty),*) -> $answer:ty;
     )*) => {
-        /// A plugin. An error from a handler refuses the engine's request (create, start, update);
-        /// for past events (stop, remove, the post events) the runtime only logs it.
+        /// A plugin. An error from a handler refuses the engine's request (run a pod; create, start
+        /// or update a container); for past events (stop, remove, the post events) the runtime only
+        /// logs it.
         ///
         /// The runtime waits for a handler as long as [`Context::remaining`] returns. Then an
         /// asynchronous handler is dropped at its current await; a [`BlockingHandler`]'s runs to
@@ -28,28 +29,28 @@ macro_rules! handlers {
         #[async_trait]
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait Handler: Send + Sync + 'static {
-            /// The events to receive; called after `configure`. Return at least one, because the
-            /// protocol treats an empty list as all. UpdatePodSandbox, PostUpdatePodSandbox and
-            /// ValidateContainerAdjustment exist since NRI v0.10: with an older runtime the plugin
-            /// continues without them, or ends if it has no other events.
+            /// Returns the events to receive; called after `configure`. Return at least one,
+            /// because the protocol treats an empty list as all. UpdatePodSandbox,
+            /// PostUpdatePodSandbox and ValidateContainerAdjustment exist since NRI v0.10: with an
+            /// older runtime the plugin continues without them, or ends if it has no other events.
             fn events(&self) -> &[Event];
 
-            /// The runtime's reaction when this plugin does not answer, unless the operator
+            /// Returns the runtime's reaction when this plugin does not answer, unless the operator
             /// configures one. `None`: the plugin is skipped, and disconnected after its first
             /// time-out. Runtimes before NRI v0.12.4 ignore it.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
             }
 
-            /// The events of the extension to receive, if the runtime has the extension, as
+            /// Returns the events of the extension to receive, if the runtime has the extension, as
             /// nri-runc does. With another runtime the plugin continues without them; see
             /// [`RuntimeHandle::delivers`](crate::RuntimeHandle::delivers).
             fn extension_events(&self) -> &[ExtensionEvent] {
                 &[]
             }
 
-            /// The cache that follows the events. The plugin is subscribed to the events that the
-            /// cache needs.
+            /// Returns the cache that follows the events. The plugin is subscribed to the events
+            /// that the cache needs.
             fn cache(&self) -> Option<&Cache> {
                 None
             }
@@ -57,7 +58,8 @@ macro_rules! handlers {
             /// Receives every message before its method is called; for logs and counters.
             fn observe(&self, method: &'static str, message: &dyn MessageDyn) {}
 
-            /// Called before the runtime disconnects the plugin, for instance because the runtime stops.
+            /// Called before the connection is closed, because the runtime announced it or
+            /// [`PluginHandle::shut_down`](crate::PluginHandle::shut_down) was called.
             async fn shutdown(&self) {}
 
             $(
@@ -72,7 +74,7 @@ macro_rules! handlers {
         /// concurrently. [`Blocking`] makes it a [`Handler`], whose methods have the same meaning.
         #[expect(unused_variables, reason = "the names are documentation")]
         pub trait BlockingHandler: Send + Sync + 'static {
-            /// The events to receive; see [`Handler::events`].
+            /// Returns the events to receive; see [`Handler::events`].
             fn events(&self) -> &[Event];
 
             /// See [`Handler::failure_policy`].
@@ -184,13 +186,13 @@ macro_rules! handlers {
 }
 
 handlers! {
-    /// The plugin's configuration, in any format that the plugin chooses, and facts about the
-    /// runtime. The first call of each connection. An error ends the plugin.
+    /// Receives the plugin's configuration, in any format that the plugin chooses, and facts about
+    /// the runtime. The first call of each connection. An error ends the plugin.
     configure(request: api::ConfigureRequest) -> ();
 
-    /// All existing pods and containers, collected from any number of messages; the answer may
-    /// update containers. Called once in each connection, before the first event. An error ends the
-    /// plugin.
+    /// Receives all existing pods and containers, collected from any number of messages; the answer
+    /// may update containers. Called once in each connection, before the first event. An error ends
+    /// the plugin.
     synchronize(pods: Vec<api::PodSandbox>, containers: Vec<api::Container>) -> Vec<api::ContainerUpdate>;
 
     /// A pod starts.
@@ -208,8 +210,8 @@ handlers! {
     /// A pod is removed.
     remove_pod_sandbox(request: api::RemovePodSandboxRequest) -> ();
 
-    /// A container is about to be created: the one event whose answer adjusts it. The request
-    /// contains the changes of plugins with a lower index.
+    /// A container is about to be created: the only event whose answer can adjust the container.
+    /// The request contains the changes of plugins with a lower index.
     create_container(request: api::CreateContainerRequest) -> api::CreateContainerResponse;
 
     /// A container was created; its process waits for the start.
@@ -235,22 +237,22 @@ handlers! {
     /// A container is removed.
     remove_container(request: api::RemoveContainerRequest) -> ();
 
-    /// The changes of all plugins to a container that is being created. An error refuses the
-    /// container; its text is the reason.
+    /// Receives the changes of all plugins to a container that is being created. An error refuses
+    /// the container; its text is the reason.
     validate_container_adjustment(request: api::ValidateContainerAdjustmentRequest) -> ();
 
     /// Extension: `exec` is about to start a process in a container; the answer may change its
     /// arguments, environment, working directory and limits. An error refuses the process.
     exec_container(request: extension::ExecContainerRequest) -> extension::ExecContainerResponse;
 
-    /// Extension: the changes of all plugins to a process that `exec` is about to start. An error
-    /// refuses the process; its text is the reason.
+    /// Extension: receives the changes of all plugins to a process that `exec` is about to start.
+    /// An error refuses the process; its text is the reason.
     validate_exec(request: extension::ValidateExecRequest) -> ();
 
     /// Extension: a process of an `exec` was started, has ended, or was refused.
     post_exec(request: extension::PostExecRequest) -> ();
 
-    /// Extension: the results of updates that this plugin requested.
+    /// Extension: receives the results of updates that this plugin requested.
     update_results(request: extension::UpdateResultsRequest) -> ();
 }
 
@@ -259,7 +261,7 @@ handlers! {
 pub struct Blocking<H>(Arc<H>);
 
 impl<H: BlockingHandler> Blocking<H> {
-    /// Runs each of its handlers on a thread of tokio's pool for blocking work.
+    /// Wraps a plugin, whose handlers then run on threads of tokio's pool for blocking work.
     pub fn new(handler: H) -> Self {
         Self(Arc::new(handler))
     }

@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 
 use crate::Result;
 
-/// The socket that this process inherited, with the number in `NRI_PLUGIN_SOCKET`; `None` if it was
-/// not launched. Call it before the process opens anything, because a wrong number may be that of a
-/// socket opened since.
+/// Returns the socket that this process inherited, whose descriptor number is in
+/// `NRI_PLUGIN_SOCKET`; `None` without that variable. Call it before the process opens anything:
+/// later, a wrong number may be that of an unrelated socket.
 pub(crate) fn inherited() -> Result<Option<UnixStream>> {
     let Some(number) = std::env::var_os("NRI_PLUGIN_SOCKET") else { return Ok(None) };
     let number = number.to_str().and_then(|number| number.parse::<i32>().ok());

@@ -36,22 +36,20 @@
 //! and is synchronized again.
 //!
 //! * [`Plugin`] does the same without a command line, over a socket, a descriptor or a stream.
-//!   [`PluginHandle`] waits until the plugin is ready, serves its readiness, updates containers
+//!   [`PluginHandle`] waits until the plugin is ready, answers readiness probes, updates containers
 //!   unprompted, and ends the plugin.
 //! * [`Context`] comes with each request: the time that remains for the answer, and the runtime.
 //! * [`Adjustment`], [`Update`] and [`Updates`] build answers. A misuse does not compile: an update
 //!   without a container or without a value, an environment variable for a container that exists
 //!   already.
 //! * [`Cache`] contains the pods and containers of the node, and follows the events.
-//! * [`ExtensionEvent`]: events in addition to NRI's, of a runtime with the extension: processes
-//!   that `exec` starts, and the results of updates. [`Handler::extension_events`] subscribes to
-//!   them.
+//! * [`ExtensionEvent`]: events in addition to NRI's, which nri-runc sends: about processes that
+//!   `exec` starts, and the results of updates. [`Handler::extension_events`] subscribes to them.
 //! * [`annotation`] finds the annotation of a pod that applies to a container.
 //! * Feature `harness`: a runtime for tests, in the process of the test.
 //! * Feature `program`, on by default: [`main`].
 //!
-//! Everything runs on tokio and logs with `tracing`. The crate does not use bundles, or a
-//! particular runtime.
+//! Everything runs on tokio and logs with `tracing`. The crate depends on no particular runtime.
 
 mod annotations;
 mod answers;
@@ -92,7 +90,7 @@ pub type HandlerError = Box<dyn std::error::Error + Send + Sync>;
 /// The result of a handler.
 pub type Result<T> = std::result::Result<T, HandlerError>;
 
-/// The peer's error message, without ttRPC's envelope.
+/// Returns the peer's error message, without ttRPC's envelope.
 fn status_message(error: ttrpc::Error) -> String {
     if let ttrpc::Error::RpcStatus(status) = error {
         return status.message().to_owned();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The life of a plugin: it connects in one of three ways, reconnects under its identity, and ends
-//! gracefully.
+//! The life of a plugin: it connects over the runtime's socket, an inherited descriptor or a given
+//! stream, reconnects under its identity, and ends gracefully.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -94,7 +94,7 @@ impl Plugin {
         self
     }
 
-    /// Sets whether it waits for an unavailable runtime, and reconnects; the default is true.
+    /// Sets whether the plugin waits for an unavailable runtime and reconnects (default: true).
     #[must_use]
     pub fn reconnect(mut self, reconnect: bool) -> Self {
         self.reconnect = reconnect;
@@ -143,10 +143,11 @@ impl Plugin {
         }
     }
 
-    /// Runs over a stream, until it ends.
+    /// Runs over a stream until it is closed.
     ///
     /// # Errors
-    /// Fails when either side refuses to start.
+    /// Fails when the runtime refuses the registration, or the plugin refuses to be configured or
+    /// synchronized.
     pub async fn serve(self, stream: UnixStream) -> Result<()> {
         match self.serve_once(stream).await {
             Ok(()) | Err(Ended::Closed(_)) => Ok(()),
@@ -159,7 +160,7 @@ impl Plugin {
         Ok(stream.map_err(|error| format!("connecting to {}: {error}", self.socket.display()))?)
     }
 
-    /// Serves one connection; Ok if the plugin was ended.
+    /// Serves one connection; returns `Ok` if [`PluginHandle::shut_down`] ended it.
     async fn serve_once(&self, stream: UnixStream) -> std::result::Result<(), Ended> {
         let (handler, progress) = (Arc::clone(&self.handler), Arc::clone(&self.progress));
         let stub = Stub::serve_with(stream, &self.id, &self.config, handler, progress).await;
@@ -195,7 +196,7 @@ impl Plugin {
 enum Ended {
     /// The plugin refused to be configured or synchronized.
     Refused(HandlerError),
-    /// It could not connect or register.
+    /// The plugin could not connect or register.
     Connection(HandlerError),
     /// The connection was closed, for this reason.
     Closed(String),

@@ -66,10 +66,11 @@ impl Options {
     }
 }
 
-/// The complete `main` of the plugin `id` (`NN-name`). Wrap a
-/// [`BlockingHandler`](crate::BlockingHandler) in [`Blocking`](crate::Blocking).
+/// Runs the plugin `id` (`NN-name`) as a program, with options for a start from a shell; returns
+/// the exit code of `main`. Wrap a [`BlockingHandler`](crate::BlockingHandler) in
+/// [`Blocking`](crate::Blocking).
 pub fn main(id: &str, handler: impl Handler) -> ExitCode {
-    // An argument that is not UTF-8 matches no option, and is refused as unknown.
+    // Replaces bytes that are not UTF-8; an option that has any is refused as unknown.
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let options = match Options::read(words) {
         Ok(options) if options.help => {

@@ -19,14 +19,15 @@ pub(crate) enum Phase {
     Synchronized(RuntimeHandle),
 }
 
-/// Shared by the consecutive connections of one plugin.
+/// The state that the consecutive connections of one plugin share.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     pub(crate) phase: watch::Sender<Phase>,
     /// Whether the plugin must end.
     pub(crate) ending: watch::Sender<bool>,
     deadlines: Mutex<Deadlines>,
-    /// Whether the runtime may not support the subscription, because it has sent nothing since.
+    /// Whether the plugin subscribed to events that the runtime may not support, and the runtime
+    /// has not yet accepted them by sending Synchronize.
     pub(crate) in_doubt: AtomicBool,
 }
 
@@ -41,7 +42,7 @@ struct Deadlines {
 
 impl Deadlines {
     fn is_over(deadline: Instant) -> bool {
-        // ttRPC drops a handler at its deadline, which is a little earlier.
+        // ttRPC drops a handler at its own deadline, which is a little earlier than this one.
         deadline <= Instant::now() + Duration::from_millis(1)
     }
 }
@@ -60,8 +61,8 @@ impl Progress {
         OpenRequest { progress: Arc::clone(self), number }
     }
 
-    /// Whether it is synchronized and responsive: the last request was answered in time, and no
-    /// open one is past its deadline.
+    /// Whether the plugin is synchronized and responsive: the last request was answered in time,
+    /// and no open one is past its deadline.
     pub(crate) fn is_ready(&self) -> bool {
         let is_synchronized = matches!(*self.phase.borrow(), Phase::Synchronized(_));
         let deadlines = self.deadlines();
@@ -70,7 +71,7 @@ impl Progress {
         is_synchronized && !is_late
     }
 
-    /// The runtime of the current connection, once the plugin is synchronized.
+    /// Returns the runtime of the current connection, once the plugin is synchronized.
     pub(crate) fn runtime(&self) -> Option<RuntimeHandle> {
         match &*self.phase.borrow() {
             Phase::Synchronized(runtime) => Some(runtime.clone()),

@@ -12,7 +12,7 @@ use nri_api as api;
 pub struct Resources(api::LinuxResources);
 
 impl Resources {
-    /// No resource.
+    /// Creates a value that sets no resource.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,7 +35,7 @@ impl From<Resources> for api::LinuxResources {
     }
 }
 
-/// An update without values, which is not valid yet.
+/// An update that names a container but has no values yet; any setter makes it an [`Update`].
 #[derive(Debug, Clone)]
 #[must_use = "an update needs a value"]
 pub struct UpdateTarget(String);

@@ -56,7 +56,7 @@ impl Service {
         }
     }
 
-    /// The reason why the plugin refused to start, once it has.
+    /// Returns the cell that receives the reason if the plugin refuses to start.
     pub(crate) fn refused(&self) -> Arc<OnceLock<String>> {
         Arc::clone(&self.refused)
     }
@@ -84,7 +84,8 @@ impl Service {
         Ok(asked)
     }
 
-    /// Begins a request: its deadline is the caller's, else the time-out of all requests.
+    /// Begins a request. Its deadline is the one that the runtime sent with it, else it follows
+    /// from the time-out that Configure stated.
     pub(crate) fn begin(&self, context: &TtrpcContext) -> (Context, OpenRequest) {
         let named = u64::try_from(context.timeout_nano).unwrap_or(0);
         let usual = u64::try_from(self.request_timeout.load(Ordering::Relaxed)).unwrap_or(0);

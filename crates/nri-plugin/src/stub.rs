@@ -23,7 +23,7 @@ const IDLE_POLL: Duration = Duration::from_millis(10);
 /// by itself.
 pub struct Stub {
     runtime: RuntimeHandle,
-    /// The reason why the plugin refused to start; empty for a plugin of the generated service.
+    /// The reason why the plugin refused to start; never set by [`Stub::register`].
     refused: Arc<OnceLock<String>>,
     open: OpenRequests,
     _server: Server,
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Stub {
 
 impl Stub {
     /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` is used if the
-    /// runtime sends no configuration, which it has only for plugins it launches.
+    /// runtime sends no configuration; runtimes send one only to plugins that they launch.
     ///
     /// # Errors
     /// Fails when the runtime refuses the registration.
@@ -90,7 +90,8 @@ impl Stub {
         Ok(stub)
     }
 
-    /// Serves requests from here on; the runtime may call before it has answered the registration.
+    /// Starts to serve requests. The plugin registers afterwards, because the runtime may send
+    /// requests before it answers the registration.
     async fn start(
         runtime: RuntimeHandle,
         plugin: Connection,
@@ -103,7 +104,7 @@ impl Stub {
         Ok(Self { runtime, refused, open, _server: server })
     }
 
-    /// The runtime, which may be called at any time.
+    /// Returns the runtime, which may be called at any time.
     #[must_use]
     pub fn runtime(&self) -> RuntimeHandle {
         self.runtime.clone()
@@ -127,12 +128,12 @@ impl Stub {
         async move { runtime.closed().await }
     }
 
-    /// The plugin's own refusal to be configured or synchronized, if it was one.
+    /// Returns why the plugin refused to be configured or synchronized, if it did.
     pub(crate) fn refusal(&self) -> Option<HandlerError> {
         self.refused.get().map(|why| why.as_str().into())
     }
 
-    /// Waits until every request's answer is on the stream.
+    /// Waits until the answer to every request is written to the stream.
     pub(crate) fn idle(&self) -> impl Future<Output = ()> + Send + use<> {
         let open = self.open.clone();
         async move {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The events to which a plugin subscribes. A runtime disconnects a plugin that subscribes to an
-//! unknown event, and does not report its version before NRI v0.12.
+//! event that it does not know, and a runtime before NRI v0.12 does not report its version.
 
 use nri_api as api;
 use nri_api::event::Event;
@@ -12,10 +12,10 @@ const LATER: i32 = Event::UpdatePodSandbox.bit()
     | Event::PostUpdatePodSandbox.bit()
     | Event::ValidateContainerAdjustment.bit();
 
-/// The first releases with the events of v0.10, by engines' names for themselves.
+/// For each engine, by the name that it reports: the first release with the events of NRI v0.10.
 const FIRST_RELEASES: [(&str, (u32, u32)); 2] = [("containerd", (2, 2)), ("cri-o", (1, 34))];
 
-/// Whether this runtime knows the later events; `None` if its request does not show that.
+/// Whether this runtime knows the events of [`LATER`]; `None` if its request does not show that.
 pub(crate) fn knows_later_events(request: &api::ConfigureRequest) -> Option<bool> {
     if !request.NRI_version.is_empty() {
         return Some(true);
@@ -28,7 +28,7 @@ pub(crate) fn knows_later_events(request: &api::ConfigureRequest) -> Option<bool
     known.and_then(|(_, first)| Some(release(&request.runtime_version)? >= *first))
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn release(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.trim_start_matches('v').split(['.', '-', '+', '~']);
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -43,8 +43,9 @@ pub(crate) struct Subscription {
 }
 
 impl Subscription {
-    /// Selects the events to subscribe to. If the runtime's NRI version is unknown, these are all
-    /// of `wanted`, unless the runtime has just disconnected the plugin for such a subscription.
+    /// Selects the events to subscribe to. If it is unknown whether the runtime knows those of
+    /// [`LATER`], these are all of `wanted`, unless the runtime has just disconnected the plugin
+    /// for such a subscription.
     ///
     /// # Errors
     /// Fails if nothing remains, because the protocol treats an empty subscription as all events.

@@ -92,7 +92,7 @@ fn quick(value: &'static str) -> Arc<Setter> {
     Arc::new(Setter { value, ..Default::default() })
 }
 
-/// A handler that does not answer until the test permits it.
+/// Returns a handler that does not answer until the test permits it.
 fn held(value: &'static str) -> Arc<Setter> {
     Arc::new(Setter { value, held: Some(Hold::default()), ..Default::default() })
 }

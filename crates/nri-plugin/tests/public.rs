@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Each source file, by its path below `src`.
+/// Returns each source file, by its path below `src`.
 fn sources() -> Vec<(String, String)> {
     let (src, mut found) = (folder().join("src"), Vec::new());
     let mut folders = vec![src.clone()];
@@ -55,7 +55,7 @@ fn is_whole(declaration: &str) -> bool {
         && (declaration.ends_with([';', '}']) || !is_list && declaration.ends_with(['{', ',']))
 }
 
-/// The declarations of one file, each on one line with its type, without bodies.
+/// Returns the declarations of one file, each on one line with its type, without bodies.
 fn declarations(name: &str, text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let (mut found, mut about, mut lines) = (BTreeSet::new(), String::new(), code.lines());

@@ -2,8 +2,8 @@
 //! Backpressure on a plugin: how many requests and bytes it may have in flight before it must wait.
 //!
 //! A plugin that requests more than the daemon can do is slowed down, and the daemon's memory does
-//! not grow. Its replies are still read meanwhile, while the frames before them fit into the
-//! buffer; otherwise the whole trunk waits.
+//! not grow. Its replies are still read, as long as the frames before them fit into the buffer;
+//! beyond that, the whole trunk waits.
 //!
 //! It reads only the headers of ttRPC messages.
 
@@ -14,9 +14,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, message_number};
 
-/// Maximum unanswered requests of a plugin that have been read.
+/// Maximum number of a plugin's requests that are read and not yet answered.
 pub(crate) const IN_HAND: usize = 32;
-/// Bytes buffered for one connection; a larger frame is buffered alone.
+/// Maximum bytes buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
 /// Maximum bytes of one plugin's unanswered requests: each is in memory several times.
 const REQUESTS_IN_HAND: usize = 8 << 20;
@@ -80,7 +80,8 @@ impl InHand {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
 
-    /// Waits, between two messages, while there are too many; then returns how much may be read.
+    /// Waits, between messages, while too many requests are open; returns how many bytes may be
+    /// read.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);

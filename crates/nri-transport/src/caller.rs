@@ -4,7 +4,7 @@
 //!
 //! The ttrpc crate's client has a task for each direction and copies the request at each step; this
 //! one encodes a request directly into frames, and wakes the caller with the received frame. It
-//! sets no deadline: the caller limits the wait, and an abandoned call is dropped. Reference: the
+//! does not limit the wait: the caller does, and abandons a call by dropping it. Reference: the
 //! ttRPC protocol, unary calls only.
 
 use std::collections::HashMap;
@@ -48,12 +48,12 @@ pub trait PluginRequest {
     /// The type of its response.
     type Answer: Message;
 
-    /// The encoded size in bytes.
+    /// Returns the encoded size in bytes.
     fn size(&self) -> u64;
     /// Writes the message, after [`Self::size`] was called.
     fn write(&self, to: &mut CodedOutputStream<'_>) -> protobuf::Result<()>;
 
-    /// The pod and container that it is about; `None` if it is not an event.
+    /// Returns the pod and container that the request is about; `None` if it names no single pod.
     fn subject(&self) -> Option<RequestSubject<'_>> {
         None
     }
@@ -185,7 +185,7 @@ impl PendingCalls {
 pub struct PluginCaller {
     outgoing: Arc<Outgoing>,
     waiting: PendingCalls,
-    /// The number of the next call, until numbers run out.
+    /// The number of the next call; `None` once all numbers are used up.
     next: Mutex<Option<u32>>,
     answers: Arc<Mutex<Answers>>,
     reading: Reading,
@@ -239,7 +239,7 @@ impl PluginCaller {
         self.waiting.lock().is_empty() && self.open_requests() == 0
     }
 
-    /// The number of the plugin's requests that are read and not answered.
+    /// Returns the number of the plugin's requests that are read and not answered.
     pub fn open_requests(&self) -> usize {
         self.reading.requests.count()
     }
@@ -251,7 +251,7 @@ impl PluginCaller {
     }
 
     /// Saves the connections for a program that replaces this one; `received` is the number of
-    /// frames received.
+    /// response frames received.
     pub fn save(&self, received: usize) -> SavedTrunk {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         SavedTrunk {
@@ -267,7 +267,7 @@ impl PluginCaller {
         }
     }
 
-    /// The number of the stream's descriptor.
+    /// Returns the number of the stream's descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.outgoing.number()
     }
@@ -639,7 +639,7 @@ mod tests {
         assert!(caller.waiting.lock().is_empty());
     }
 
-    /// The numbers of the messages sent to `theirs`, in order, until the end.
+    /// Returns the numbers of the messages sent to `theirs`, in order, until the end.
     async fn numbers_sent(mut theirs: UnixStream) -> Vec<u32> {
         let (mut stream, mut messages, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
         theirs.read_to_end(&mut stream).await.unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies of the messages of a call, for a recorder. It decodes nothing, and without a limit it
-//! copies nothing.
+//! Copies of the messages of a call, for a recorder. It decodes nothing, and with the default limit
+//! of 0 it copies nothing.
 
 /// Copies of one call's encoded messages, for a recorder. A message longer than the limit is not
 /// copied.

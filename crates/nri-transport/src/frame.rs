@@ -15,11 +15,11 @@ pub(crate) const PLUGIN_CONNECTION: u32 = 1;
 /// Connection id of the runtime service: the plugin calls, the runtime answers.
 pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 
-/// The largest payload of one frame: ttRPC header and the largest ttRPC message.
+/// Maximum payload of one frame, in bytes: ttRPC header and the largest ttRPC message.
 pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
-/// The largest ttRPC message.
+/// Maximum length of a ttRPC message without its header, in bytes.
 pub const TTRPC_LIMIT: usize = 4 << 20;
-/// The size of the buffer with which the reference's reader reads the beginning of a message.
+/// Bytes in the buffer with which NRI's Go implementation reads the beginning of a message.
 const FIRST_FRAME: usize = 4096;
 /// Bytes of connection ID and length.
 pub(crate) const FRAME_HEADER: usize = 8;
@@ -34,14 +34,14 @@ pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
-/// The length of the message that begins here, header included, once its header has arrived.
+/// Returns the length of the message that begins here, with its header, once that has arrived.
 pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
-/// The number of this message's call, once its header has arrived.
+/// Returns the number of this message's call; 0 until its header has arrived.
 pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
@@ -55,7 +55,7 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// Creates a stream that is read without a limit if the peer `is_registered` or is the runtime.
+    /// Creates an open trunk. Little is read until the peer `is_registered`; a plugin passes true.
     pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),
@@ -95,22 +95,22 @@ impl Trunk {
         });
     }
 
-    /// The number of response frames received, late ones included.
+    /// Returns the number of response frames received, late ones included.
     pub fn frames_received(&self) -> usize {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Whether it is closed.
+    /// Whether the trunk is closed.
     pub fn is_closed(&self) -> bool {
         self.reason.borrow().is_some()
     }
 
-    /// The reason for its closing, if it is closed.
+    /// Returns why the trunk was closed, if it is closed.
     pub fn closed_because(&self) -> Option<String> {
         self.reason.borrow().clone()
     }
 
-    /// Waits until it is closed; returns the reason.
+    /// Waits until the trunk is closed; returns the reason.
     pub async fn closed(&self) -> String {
         let mut changes = self.reason.subscribe();
         match changes.wait_for(Option::is_some).await {
@@ -120,8 +120,8 @@ impl Trunk {
     }
 }
 
-/// Converts one message to frames; `bytes` has [`BEFORE`] bytes before it. A long message is not
-/// moved.
+/// Converts one message to one or two frames in place: `bytes` has [`BEFORE`] unused bytes before
+/// the message. Of a long message, only the first frame's bytes are moved.
 pub(crate) fn into_frames(id: u32, bytes: &mut Vec<u8>) {
     let end = BEFORE + FIRST_FRAME;
     let Some(rest) = bytes.len().checked_sub(end).filter(|rest| *rest > 0) else {

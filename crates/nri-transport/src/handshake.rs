@@ -31,14 +31,14 @@ pub trait Upcalls: Send + Sync {
     /// Called when the plugin has registered and will be configured.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
-    /// UpdateContainers.
+    /// Handles the plugin's UpdateContainers request.
     async fn update_containers(
         &self,
         plugin: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 
-    /// The events of the extension that this runtime delivers, as bits; 0 without the extension.
+    /// Returns the events of the extension that this runtime delivers, as bits; 0 if it has none.
     fn extension_events(&self) -> u32 {
         0
     }
@@ -83,7 +83,7 @@ struct RuntimeService {
     /// ignored.
     launched_as: Option<(String, String)>,
     is_synchronized: Arc<AtomicBool>,
-    /// Its subscribed events of the extension, as bits.
+    /// The events of the extension to which the plugin is subscribed, as bits.
     extension: Arc<AtomicU32>,
     upcalls: Arc<dyn Upcalls>,
 }
@@ -188,7 +188,7 @@ impl RuntimeServer {
         }
     }
 
-    /// The plugin's subscribed events of the extension, as bits.
+    /// Returns the events of the extension to which the plugin is subscribed, as bits.
     pub fn extension_events(&self) -> u32 {
         self.extension.load(Ordering::Acquire)
     }
@@ -204,8 +204,8 @@ impl RuntimeServer {
     }
 }
 
-/// Serves a plugin that has not registered. `launched_as`: index and name of one that the runtime
-/// launched.
+/// Serves a plugin that has not registered. `launched_as` is the index and the name of a plugin
+/// that the runtime launched.
 ///
 /// # Errors
 /// Fails when ttRPC cannot serve the connection.
@@ -282,7 +282,7 @@ pub async fn serve_plugin(
     .await
 }
 
-/// ttRPC's server listens for connections; this one receives exactly one.
+/// Starts ttRPC's server, with a listener that yields only this connection.
 async fn serve(
     connection: Connection,
     register: impl FnOnce(Server) -> Server,
@@ -293,12 +293,12 @@ async fn serve(
     Ok(server)
 }
 
-/// A client of the runtime, on the plugin's side.
+/// Creates a client of the runtime, on the plugin's side.
 pub fn client(connection: Connection) -> api::RuntimeClient {
     clients(connection).0
 }
 
-/// Clients of both services of the runtime, over one connection.
+/// Creates clients of both services of the runtime, over one connection.
 pub fn clients(connection: Connection) -> (api::RuntimeClient, RuntimeExtensionClient) {
     let client = Client::new(Socket::new(connection));
     (api::RuntimeClient::new(client.clone()), RuntimeExtensionClient::new(client))

@@ -7,11 +7,11 @@
 //! send, makes calls, and registers plugins. It handles neither events nor containers;
 //! `nri-plugin`, built on it, is for writing plugins.
 //!
-//! * [`split`] gives both connections as byte streams for ttRPC's clients and servers: a plugin's
-//!   side.
-//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first: a runtime's side. It copies
-//!   each request once, and [saves](PluginCaller::save) a connection between two calls for another
-//!   program of the process.
+//! * [`split`] returns both connections as byte streams for ttRPC's clients and servers, for the
+//!   plugin's side.
+//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first, for the runtime's side. It
+//!   copies each request once, and [saves](PluginCaller::save) a connection between two calls for
+//!   another program of the process.
 //! * [`serve_runtime`] and [`register`] are the two sides of the registration.
 //!
 //! ```
@@ -59,7 +59,7 @@ pub use handshake::{
 pub use mux::{CLOSED, Connection, SavedTrunk, continue_to_call, split, split_to_call};
 pub use unread::{Blob, OpenRequests};
 
-/// The reason why a stream ended, for a log: the system's text without its number.
+/// Returns the reason why a stream ended, for a log: the system's text without its number.
 fn end_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multiplexer: two ttRPC connections over one stream, in NRI's protocol for plugins.
 //!
-//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the
-//! reference's reader shape the writer: a frame that starts a ttRPC message must not exceed 4096
-//! bytes, and two messages must never share a frame; otherwise a plugin stops answering forever. So
-//! a message is sent as one frame of at most 4096 bytes, or as that and one with the rest. The
-//! reader treats frames as a plain stream of bytes, and stops reading the trunk (backpressure,
-//! `backpressure.rs`) when a connection is not drained.
+//! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the reader
+//! in NRI's Go implementation shape the writer: a frame that starts a ttRPC message must not exceed
+//! 4096 bytes, and two messages must never share a frame; otherwise a plugin stops answering
+//! forever. So a message is sent as one frame of at most 4096 bytes, or as that and one with the
+//! rest. The reader here treats frames as a plain stream of bytes, and stops reading the trunk
+//! (backpressure, `backpressure.rs`) when a connection is not drained.
 
 use std::io;
 use std::pin::Pin;
@@ -59,7 +59,8 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
     Ok((trunk, plugin, runtime))
 }
 
-/// Splits a runtime's `stream`: the plugin connection is for calls. The peer has not registered.
+/// Splits the runtime's end of a stream into a caller of the plugin and the runtime connection. The
+/// plugin has not registered.
 ///
 /// # Errors
 /// Fails when the event loop cannot register it.
@@ -101,7 +102,7 @@ fn start_to_call(
     Ok((trunk, caller, runtime))
 }
 
-/// Bytes read from a stream that are not processed yet.
+/// The state of reading a plugin's stream.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) unread: Unread,
@@ -120,8 +121,8 @@ impl Pause {
         self.0.send_if_modified(|was| std::mem::replace(was, is_paused) != is_paused);
     }
 
-    /// Wakes a waiting reader, which checks again. Each call to a plugin does this, and pauses are
-    /// rare.
+    /// Wakes a paused reader to check whether a call awaits its response. Each call to a plugin
+    /// does this; without a pause, which is rare, it has no effect.
     pub(crate) fn wake(&self) {
         self.0.send_if_modified(|is_paused| *is_paused);
     }
@@ -156,7 +157,7 @@ fn open(stream: UnixStream, trunk: Trunk) -> io::Result<(Trunk, Arc<Outgoing>, P
 
 fn connection(id: u32, outgoing: &Arc<Outgoing>) -> (Incoming, Connection) {
     let (sender, incoming) = mpsc::unbounded_channel();
-    // The caller limits how many requests a plugin receives concurrently.
+    // On the plugin connection, the calling runtime limits its concurrent requests.
     let limit = if id == RUNTIME_CONNECTION { backpressure::IN_HAND } else { usize::MAX };
     let connection = Connection {
         id,
@@ -223,8 +224,8 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Waits for space for a frame. `None` if the connection ended here: its frames are dropped
-    /// like unknown ones.
+    /// Waits for space for a frame. `None` if this side has dropped the connection: its frames are
+    /// dropped like those of an unknown connection.
     async fn reserve(&self, length: usize) -> Option<RoomTaken> {
         if self.sender.is_closed() { None } else { Some(self.room.reserve(length).await) }
     }
@@ -341,7 +342,7 @@ pub struct Connection {
     id: u32,
     incoming: mpsc::UnboundedReceiver<BufferedFrame>,
     in_hand: InHand,
-    /// The peer's requests, saved for a program that replaces this one.
+    /// The peer's unanswered requests; `None` if this side calls.
     requests: Option<OpenRequests>,
     /// The frame that is being read, and the number of bytes already read.
     rest: Option<BufferedFrame>,
@@ -351,7 +352,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The peer's unanswered requests on this connection. None are counted if this side calls.
+    /// Returns the peer's unanswered requests on this connection; none if this side calls.
     pub fn open_requests(&self) -> OpenRequests {
         self.requests.clone().unwrap_or_default()
     }
@@ -508,8 +509,8 @@ mod tests {
         assert!(trunk.closed().await.contains("4294967295 bytes"));
     }
 
-    /// A refusal whose ttRPC message has this length, as the response to the first call, in one
-    /// frame.
+    /// Returns a refusal whose ttRPC message has this length, as the response to the first call, in
+    /// one frame.
     fn refusal(length: usize) -> Vec<u8> {
         let body = |words: usize| {
             let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "n".repeat(words));
@@ -523,7 +524,7 @@ mod tests {
         [frame_header(PLUGIN_CONNECTION, bytes.len()).to_vec(), bytes].concat()
     }
 
-    /// The result of a call if the peer responds with these bytes and ends the connection.
+    /// Returns the result of a call if the peer responds with these bytes and ends the connection.
     async fn called(answer: Vec<u8>) -> (Result<nri_api::Empty, Unanswered>, Option<String>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (trunk, caller, _runtime) = split_to_call(ours).unwrap();

@@ -101,17 +101,17 @@ impl Outgoing {
         }
     }
 
-    /// The number of the stream's descriptor.
+    /// Returns the number of the stream's descriptor.
     pub(crate) fn number(&self) -> RawFd {
         self.0.stream.number()
     }
 
-    /// Closes it for sending, with the reason.
+    /// Closes the trunk, with the reason.
     pub(crate) fn close(&self, reason: &str) {
         self.0.trunk.close(reason);
     }
 
-    /// Waits before the next check whether it is full.
+    /// Waits until a sender should check [`Self::is_full`] again.
     pub(crate) async fn wait_for_space() {
         tokio::time::sleep(FULL_POLL).await;
     }

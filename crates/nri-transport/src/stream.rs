@@ -3,7 +3,7 @@
 //!
 //! The event loop watches it only for reading. tokio's own stream is also watched for writing, so
 //! each message that a plugin reads would wake the daemon needlessly, once for each request to each
-//! plugin. This one waits for space only after a write found none. It does not know frames.
+//! plugin. This one waits for space only after a write found none. It does not parse frames.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -48,14 +48,14 @@ impl PluginStream {
         }
     }
 
-    /// Waits until there is space.
+    /// Waits until the socket has space for a write.
     pub(crate) async fn room(&self) -> io::Result<()> {
         let room = register_with_loop(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         let _there_is = room.writable().await?;
         Ok(())
     }
 
-    /// The number of its descriptor, which stays open as long as this.
+    /// Returns the number of the descriptor, which stays open as long as this stream exists.
     pub(crate) fn number(&self) -> RawFd {
         self.0.get_ref().as_raw_fd()
     }

@@ -59,7 +59,7 @@ impl Unread {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connection and length of the frame that begins here, once its header has arrived.
+    /// Returns connection and length of the first unprocessed frame, once its header has arrived.
     pub(crate) fn header(&self) -> Option<(u32, usize)> {
         let unread = self.lock();
         let header = unread.unprocessed().first_chunk::<FRAME_HEADER>()?;
@@ -69,17 +69,17 @@ impl Unread {
         Some((u32::from_be_bytes([i0, i1, i2, i3]), length))
     }
 
-    /// Whether that frame has arrived completely.
+    /// Whether the first frame, of this length, has arrived completely.
     pub(crate) fn has_frame(&self, length: usize) -> bool {
         self.lock().unprocessed().len() >= FRAME_HEADER + length
     }
 
-    /// The number of received bytes of that frame and of anything after it.
+    /// Returns the number of received bytes of the first frame and after it, without its header.
     pub(crate) fn arrived(&self) -> usize {
         self.lock().unprocessed().len().saturating_sub(FRAME_HEADER)
     }
 
-    /// Removes that complete frame, and returns it without its header.
+    /// Removes the first frame, which has arrived completely, and returns it without its header.
     pub(crate) fn take_frame(&self, length: usize) -> Vec<u8> {
         self.lock().take_frame(length)
     }
@@ -129,7 +129,7 @@ impl UnreadBytes {
         &self.bytes[self.done..self.end]
     }
 
-    /// Returns space for the next `room` bytes. Once memory was in use, it is not cleared again.
+    /// Returns space for the next `room` bytes. Memory that was in use before is not zeroed again.
     fn room(&mut self, room: usize) -> &mut [u8] {
         if self.done > 0 {
             self.bytes.copy_within(self.done..self.end, 0);
@@ -173,15 +173,15 @@ pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 #[derive(Debug, Default)]
 struct OpenMessages {
     beginning: Vec<u8>,
-    /// Whether only headers are kept, because nothing saves the beginning of a message. A request
-    /// then counts once its header has arrived.
+    /// Whether only headers are kept, because nothing saves the beginning of a message. Then a
+    /// request is counted once its header has arrived, not once it is complete.
     keeps_headers_only: bool,
     left: usize,
     unanswered: usize,
 }
 
 impl OpenRequests {
-    /// Creates a count of requests that no other program continues with.
+    /// Creates a count of the requests of a connection that is never saved for another program.
     pub(crate) fn unsaved() -> Self {
         Self(Arc::new(Mutex::new(OpenMessages {
             keeps_headers_only: true,
@@ -231,7 +231,7 @@ impl OpenRequests {
         }
     }
 
-    /// The number of unanswered requests.
+    /// Returns the number of unanswered requests.
     pub fn count(&self) -> usize {
         self.lock().unanswered
     }

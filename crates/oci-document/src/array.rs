@@ -35,7 +35,7 @@ impl Item<'_> {
         value_of(&self.text)
     }
 
-    /// Opens it, to read its members; `path` is its position in messages.
+    /// Opens the element as an object, to read its members; `path` names it in error messages.
     pub fn open(&self, path: &str) -> Result<Object<'_>, DocumentError> {
         Object::open(&self.text, 0..self.text.len(), path.to_owned(), false)
     }
@@ -45,7 +45,7 @@ impl Item<'_> {
         scan::decode(&self.text)
     }
 
-    /// Replaces this element by `value`.
+    /// Replaces this element with `value`.
     pub fn replace(&mut self, value: &Value) {
         self.text = Cow::Owned(value.to_string().into_bytes());
     }
@@ -79,7 +79,7 @@ impl<'t> Array<'t> {
         Ok(Self { text, source: Some((source, places)), items })
     }
 
-    /// Its elements, which can be read, moved, removed and added to.
+    /// Returns the elements, which can be read, moved, removed and added to.
     pub fn items(&mut self) -> &mut Vec<Item<'t>> {
         &mut self.items
     }
@@ -89,7 +89,7 @@ impl<'t> Array<'t> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }
 
-    /// Whether it was absent and still has no elements.
+    /// Whether the array was absent and still has no elements.
     pub(crate) fn is_absent(&self) -> bool {
         self.source.is_none() && self.items.is_empty()
     }
@@ -112,15 +112,15 @@ impl<'t> Array<'t> {
         out.extend_from_slice(tail);
     }
 
-    /// The text that separated an element from its neighbour in the original. It is used even if
-    /// that neighbour is gone, so that removing an element only removes text.
+    /// Returns the text that separated an element from its neighbour in the original. It is used
+    /// even if that neighbour is gone, so that removing an element only removes text.
     fn before(&self, item: &Item<'t>) -> Option<&'t [u8]> {
         let (_, places) = self.source.as_ref()?;
         let index = item.origin?;
         self.text.get(places.get(index.checked_sub(1)?)?.end..places.get(index)?.start)
     }
 
-    /// Head, indentation and tail, so that added elements look like the others.
+    /// Returns head, indentation and tail, so that added elements look like the others.
     fn style(&self) -> (&'t [u8], &'t [u8], &'t [u8]) {
         let Some((source, places)) = &self.source else { return (b"[", b"", b"]") };
         let (Some(first), Some(last)) = (places.first(), places.last()) else {

@@ -45,7 +45,7 @@ const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// Nesting depth beyond which members are skipped; the specification's are not as deep.
+/// Nesting depth beyond which members are skipped; no member of the specification is as deep.
 const DEEPEST: usize = 64;
 
 /// Decodes a document like Go; `None` if a strict reader reads the same.
@@ -148,7 +148,7 @@ impl<'t> Keys<'t> {
     }
 }
 
-/// A key in lower case; most keys already are.
+/// Folds a key ([`fold`]); most keys need no change.
 fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
     let has_case = |byte: u8| !byte.is_ascii() || byte.is_ascii_uppercase();
     if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
@@ -167,7 +167,7 @@ fn plain_text(text: &[u8], at: usize) -> Option<(Cow<'_, str>, usize)> {
     Some((read, end))
 }
 
-/// Reads a value; fails with the path of a member that occurs in two forms.
+/// Reads a value; fails with the path of a repeated member that [`put`] refuses.
 fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Value, String> {
     let raw = text.get(span.clone()).unwrap_or_default();
     Ok(match raw.first() {
@@ -213,7 +213,7 @@ fn fill(value: &mut Value, name: &str, of: &str) {
     }
 }
 
-/// The value that Go reads for `null` in a list of this name.
+/// Returns the value that Go reads for `null` in a list of this name.
 fn zero(name: &str, of: &str) -> Value {
     match name {
         // The conditions of a system call, which are objects.
@@ -224,15 +224,15 @@ fn zero(name: &str, of: &str) -> Value {
     }
 }
 
-/// The specification's spelling of a member, if it is one.
+/// Returns the specification's spelling of a name; other names are unchanged.
 fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Adds a member to the object `of`. If it is repeated, objects are merged into the earlier one,
-/// and the values of a map and lists of texts or numbers are replaced. Go merges the elements of
-/// other lists into the earlier elements, and `null` removes some numbers but not others: these
-/// fail with the path.
+/// Adds a member to the object `of`. A repeated object is merged into the earlier one; a repeated
+/// value of a map, or list of texts or numbers, replaces the earlier one. Go merges the elements of
+/// other lists into the earlier elements, and `null` removes some numbers but not others: in these
+/// cases it fails with the path.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());

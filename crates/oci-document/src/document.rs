@@ -96,12 +96,12 @@ impl<'t> SpecDocument<'t> {
         Ok(Self { text, root })
     }
 
-    /// The top level.
+    /// Returns the top level.
     pub fn root(&mut self) -> &mut Object<'t> {
         &mut self.root
     }
 
-    /// The document with all edits made.
+    /// Returns the document with all edits made.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.text.len() + 1024);
         let span = self.root.source.clone().unwrap_or_default();
@@ -176,12 +176,12 @@ impl<'t> Object<'t> {
         self
     }
 
-    /// A name in the form for comparison: unchanged, or in one case.
+    /// Returns a name in the form for comparison: unchanged, or in one case.
     fn folded(&self, name: &str) -> String {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// The value of member `key`, opened or not, for comparison and messages.
+    /// Returns the value of member `key`, opened or not, for comparison and messages.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -274,7 +274,7 @@ impl<'t> Object<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// The range of the original value of `key`, unless it is absent, removed or `null`.
+    /// Returns the range of the original value of `key`, unless it is absent, removed or `null`.
     fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let member = &self.members[index];
@@ -311,7 +311,7 @@ impl<'t> Object<'t> {
         Ok(place)
     }
 
-    /// The indices of the members that match `key`.
+    /// Returns the indices of the members that match `key`.
     fn places(&self, key: &str) -> Vec<usize> {
         match &self.index {
             Some(index) => index.get(&self.folded(key)).cloned().unwrap_or_default(),
@@ -339,7 +339,7 @@ impl<'t> Object<'t> {
         Err(DocumentError::Ambiguous { path, spellings: spellings.join(", ") })
     }
 
-    /// Whether it was absent and still has no members.
+    /// Whether the object was absent and still has no members.
     fn is_absent(&self) -> bool {
         self.source.is_none() && self.members.iter().all(|member| member.written().is_none())
     }
@@ -375,8 +375,8 @@ impl<'t> Object<'t> {
         out.extend_from_slice(style.tail);
     }
 
-    /// The text that separated a member from its neighbour in the original. It is used even if that
-    /// neighbour is gone, so that removing a member only removes text.
+    /// Returns the text that separated a member from its neighbour in the original. It is used even
+    /// if that neighbour is gone, so that removing a member only removes text.
     fn before(&self, index: usize) -> Option<&'t [u8]> {
         let from = self.members.get(index.checked_sub(1)?)?.origin.as_ref()?.value.end;
         let to = self.members.get(index)?.origin.as_ref()?.key.start;
@@ -433,7 +433,7 @@ impl MemberSource<'_, '_> {
 }
 
 impl<'t> Member<'t> {
-    /// The source of this member in the result, unless it is removed.
+    /// Returns the source of this member in the result, unless it is removed.
     fn written(&self) -> Option<MemberSource<'_, 't>> {
         let origin = || {
             let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
@@ -442,7 +442,7 @@ impl<'t> Member<'t> {
         match &self.now {
             Now::Kept => origin(),
             Now::Text(text) => Some(MemberSource::Text(text)),
-            // Opened without an edit, so it must not be written.
+            // Opened without an edit, an absent object must not be written.
             Now::Object(object) if object.is_absent() => origin(),
             Now::Object(object) => Some(MemberSource::Object(object)),
             Now::Array(array) if array.is_absent() => origin(),

@@ -18,7 +18,7 @@ pub(crate) struct MemberSpan {
     pub(crate) value: Range<usize>,
 }
 
-/// The first position at or after `at` that is not a blank.
+/// Returns the first position at or after `at` that is not a blank.
 pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\t' | b'\n' | b'\r') = text.get(at) {
         at += 1;
@@ -26,7 +26,7 @@ pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The members of the object that starts at `open`; `None` if no object does.
+/// Returns the members of the object that starts at `open`; `None` if no object starts there.
 pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
@@ -45,7 +45,7 @@ pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
     }
 }
 
-/// The elements of the array that starts at `open`; `None` if no array does.
+/// Returns the elements of the array that starts at `open`; `None` if no array starts there.
 pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
     let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn decode(literal: &[u8]) -> Option<String> {
     decode_lossily(&lossy(inner))
 }
 
-/// Bytes as text. Each byte that is not UTF-8 becomes U+FFFD, as in Go.
+/// Decodes bytes as text. Each byte that is not UTF-8 becomes U+FFFD, as in Go.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -89,7 +89,7 @@ pub(crate) fn lossy(bytes: &[u8]) -> String {
 pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
     let mut plain = Cow::Borrowed(text);
     if std::str::from_utf8(text).is_err() {
-        // Each such byte is replaced by a letter, so offsets are unchanged.
+        // Replaces each byte that is not UTF-8 with one ASCII character, so offsets are unchanged.
         let mut same = Vec::with_capacity(text.len());
         for chunk in text.utf8_chunks() {
             same.extend_from_slice(chunk.valid().as_bytes());
@@ -97,7 +97,7 @@ pub(crate) fn first_value(text: &[u8]) -> serde_json::Result<Range<usize>> {
         }
         plain = Cow::Owned(same);
     }
-    // Skips values without recursion, so nesting has no limit here.
+    // serde_json skips raw values without recursion, so nesting has no limit here.
     let mut values = serde_json::Deserializer::from_slice(&plain).into_iter::<&RawValue>();
     let length = match values.next() {
         Some(value) => value?.get().len(),

@@ -53,7 +53,7 @@ impl HostTree {
         missing.into_iter().next().map_or(Ok(resolved), Err)
     }
 
-    /// The one-line refusal of `field`, which contains all of `wanted`.
+    /// Checks that `field` is refused in one line that contains all of `wanted`.
     #[track_caller]
     fn refuses(&self, adjustment: &api::ContainerAdjustment, field: &str, wanted: &[&str]) {
         let error = self.resolve(adjustment).unwrap_err();

@@ -95,7 +95,7 @@ fn a_new_runc_or_silent_runtime_lacks_no_feature() {
         "mountExtensions": {"idmap": {"enabled": true}}, "netDevices": {"enabled": true}}}"#;
     assert_eq!(refusals(&Features::from_answers("runc version 1.4.0", features)), [""; 0]);
     assert_eq!(refusals(&Features::default()), [""; 0]);
-    // The specification has no name for the last two.
+    // The specification's `features` have no name for these two.
     let unnamed = ["LinuxSched", "IoPriority"];
     assert_eq!(refusals(&Features::from_answers("youki version 0.5.3", features)), unnamed);
 }

@@ -57,7 +57,7 @@ fn a_field_is_refused_only_if_the_node_does_not_support_it() {
         assert_eq!(error.field(), Some(field), "{error}");
         says(&error, &["on this node"]);
         checked(&rich, &adjustment).unwrap();
-        // A node whose features cannot be read counts as having them. For RDT the directory itself decides.
+        // A node whose features cannot be read is accepted. For RDT the directory itself decides.
         if !field.starts_with("Rdt") {
             checked(&HostTree::new(&[]), &adjustment).unwrap();
         }

@@ -33,7 +33,7 @@ const V2: [(&str, &str); 4] = [
 
 const DOCUMENT: &str = r#"{"linux": {"cgroupsPath": "/kubepods/c1"}}"#;
 
-/// Resources in NRI's form, which wraps numbers to distinguish zero from absent.
+/// Returns resources in NRI's form, which wraps numbers to distinguish zero from absent.
 fn in_nri(resources: &serde_json::Value) -> api::LinuxResources {
     let mut resources = resources.clone();
     for section in ["memory", "cpu"] {

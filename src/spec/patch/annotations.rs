@@ -46,8 +46,8 @@ pub(super) fn patch(
     patch_map(object, &wanted, ("annotations", "Annotations"), &mut patch.changes)
 }
 
-/// Whether a runtime acts on the annotation. An operator cannot permit `bundle`, from which runc
-/// reads the container's bundle.
+/// Whether a runtime acts on the annotation and an operator can permit it. `bundle`, from which
+/// runc reads the container's bundle, cannot be permitted.
 pub(crate) fn is_acted_on(key: &str) -> bool {
     let is_it =
         |name: &&str| if name.ends_with('.') { key.starts_with(name) } else { key == *name };

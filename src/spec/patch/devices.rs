@@ -226,7 +226,7 @@ struct Rules<'t> {
     /// The positions of the rules that allow one device.
     allowing: HashMap<DeviceNumber, Vec<usize>>,
     /// The access that the rules grant after the last denial. Later rules override earlier ones, so
-    /// rules before it do not count.
+    /// rules before the denial have no effect.
     in_force: HashMap<DeviceNumber, BTreeSet<String>>,
 }
 

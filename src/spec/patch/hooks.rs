@@ -27,7 +27,7 @@ pub(super) fn patch(patch: &mut Patch<'_, '_>, hooks: &api::Hooks) -> Result<()>
     Ok(())
 }
 
-/// Appends the hooks of one of many devices; records only the added ones, not the whole list.
+/// Appends the hooks of a CDI device; records only the added ones, not the whole list.
 pub(super) fn append(patch: &mut Patch<'_, '_>, hooks: &api::Hooks) -> Result<()> {
     for (stage, hooks) in stages(hooks) {
         if hooks.is_empty() {
@@ -90,8 +90,8 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value> {
     ]))
 }
 
-/// Refuses a time-out with which a runtime would end the hook at once: zero, and a value that
-/// overflows in nanoseconds.
+/// Refuses a time-out with which a runtime would end the hook at once: zero or less, or a value
+/// that may overflow in nanoseconds.
 fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
     match hook.timeout.as_ref().map(|timeout| timeout.value) {
         Some(value) if !(1..=i64::from(i32::MAX)).contains(&value) => {

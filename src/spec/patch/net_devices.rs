@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adds network devices that move from the host into the container.
+//! Adds and removes network devices that move from the host into the container.
 //!
 //! Only names are checked, because the runtime reports a missing device or network namespace.
 //! Reference: NRI `AdjustLinuxNetDevices`, except for BUG-G1 and BUG-G12; OCI `config-linux.md`.

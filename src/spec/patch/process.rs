@@ -21,7 +21,8 @@ struct Variable<'a> {
     wanted: Option<&'a str>,
 }
 
-/// Sets and removes variables. A removal removes all occurrences; a new value replaces the first.
+/// Sets and removes variables. A removal removes all occurrences; a new value replaces the first
+/// one and removes the others.
 pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Result<()> {
     if variables(env)?.is_empty() {
         return Ok(());
@@ -159,7 +160,7 @@ pub(super) fn patch_args(patch: &mut Patch<'_, '_>, args: &[String]) -> Result<(
     patch_args_of(patch.root.object("process")?, args, &mut patch.changes)
 }
 
-/// Like [`patch_args`], for a process.
+/// Like [`patch_args`], for the process in any document.
 pub(super) fn patch_args_of(
     process: &mut Object<'_>,
     args: &[String],
@@ -199,7 +200,7 @@ pub(super) fn patch_rlimits(patch: &mut Patch<'_, '_>, rlimits: &[api::POSIXRlim
     patch_rlimits_of(patch.root.object("process")?, rlimits, &mut patch.changes)
 }
 
-/// Like [`patch_rlimits`], for a process.
+/// Like [`patch_rlimits`], for the process in any document.
 pub(super) fn patch_rlimits_of(
     process: &mut Object<'_>,
     rlimits: &[api::POSIXRlimit],

@@ -23,8 +23,8 @@ pub struct HostFacts {
     pub resolved: HashMap<String, String>,
     /// The resolved names of the adjustment.
     pub names: Resolved,
-    /// Whether only cgroup v2 is in use. It lacks some of v1's settings, whose values may be in
-    /// force anyway.
+    /// Whether only cgroup v2 is in use. It lacks some of v1's settings, which are left out if they
+    /// only repeat the default.
     pub is_cgroup_v2: bool,
     /// Annotations that plugins may set although the runtime acts on them.
     pub runtime_annotations: BTreeSet<String>,

@@ -73,7 +73,7 @@ fn read(rdt: &api::LinuxRdt) -> Result<Vec<RdtSetting>> {
     Ok(settings)
 }
 
-/// Whether the name is that of a directory directly below resctrl; an empty name is left to the runtime.
+/// Whether this names a directory directly below resctrl, or is empty, which removes the member.
 fn is_class(clos_id: &str) -> bool {
     let is_odd = |c: char| c == '/' || c.is_control();
     !NOT_CLASSES.contains(&clos_id) && clos_id.len() <= 255 && !clos_id.chars().any(is_odd)

@@ -230,7 +230,7 @@ impl Ids {
     }
 }
 
-/// Applies the classes; `rdt`, which comes later, overrides the RDT class.
+/// Applies the classes. An adjustment's RDT part is applied later, and overrides the RDT class.
 pub(super) fn patch_classes(
     patch: &mut Patch<'_, '_>,
     resources: &api::LinuxResources,

@@ -168,7 +168,7 @@ fn read(resources: &api::LinuxResources) -> Result<RequestedResources> {
         }
         wanted.set("unified", key, Value::from(value.as_str()), &nri_field);
     }
-    // The last of several limits of one page size counts.
+    // Of several limits of one page size, the last one applies.
     let (mut last, mut superseded) = (HashMap::new(), HashSet::new());
     for api::HugepageLimit { page_size, limit, special_fields: _ } in hugepage_limits {
         let size = keys::hugepage(page_size);
@@ -224,7 +224,7 @@ fn read_scalars(resources: &api::LinuxResources, wanted: &mut RequestedResources
     Ok(())
 }
 
-/// Refuses values that every kernel refuses. Zero means "unchanged" to runtimes.
+/// Refuses values that every kernel refuses. Zero shares or memory mean "unchanged" to runtimes.
 fn check(scalar: &Scalar, value: &Value) -> Result<(), String> {
     let Some(number) = value.as_i64() else { return Ok(()) };
     match scalar.section {

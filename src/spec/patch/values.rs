@@ -5,7 +5,7 @@
 //! Each function describes the mistake for the operator. Nothing is corrected here. Reference: OCI
 //! `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
-/// The largest numbers: the kernel keeps twelve bits of a major number and twenty of a minor one.
+/// The largest device numbers: the kernel keeps twelve bits of a major, twenty of a minor one.
 const LAST_MAJOR: i64 = 0xfff;
 const LAST_MINOR: i64 = 0xf_ffff;
 

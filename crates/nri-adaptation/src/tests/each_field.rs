@@ -32,7 +32,7 @@ const OTHERS: [(NriField, &str); 20] = [
     (NriField::MemoryPolicy, r#"{"linux": {"memoryPolicy": {}}}"#),
 ];
 
-/// An adjustment that sets exactly this field; compound ones under the key that [`key`] returns.
+/// Returns an adjustment that sets exactly this field; a compound one under the key of [`key`].
 fn setting(field: NriField) -> api::ContainerAdjustment {
     if let Some(resources) = resources_setting(field) {
         return of_resources(resources);
@@ -41,7 +41,7 @@ fn setting(field: NriField) -> api::ContainerAdjustment {
     read(found.expect("one for each field").1)
 }
 
-/// The key under which [`setting`] sets a compound field.
+/// Returns the key under which [`setting`] sets a compound field.
 fn key(field: NriField) -> Option<&'static str> {
     let special = [
         (NriField::Mounts, "/d"),
@@ -55,7 +55,7 @@ fn key(field: NriField) -> Option<&'static str> {
     is_compound(field).then_some(key)
 }
 
-/// Whether it is owned by key (`Env[PATH]`) instead of as a whole.
+/// Whether the field is owned by key (`Env[PATH]`) instead of as a whole.
 fn is_compound(field: NriField) -> bool {
     [1, 2, 4, 5, 6, 24, 27, 30, 33, 34, 35].contains(&field.number())
 }

@@ -139,7 +139,7 @@ fn pids(limit: i64) -> api::LinuxResources {
     api::LinuxResources { pids, ..Default::default() }
 }
 
-/// A message that is written as this JSON.
+/// Returns a message that is written as this JSON.
 fn read<M: protobuf::MessageFull>(json: &str) -> M {
     nri_api::json::read(&serde_json::from_str(json).unwrap()).unwrap()
 }
@@ -168,7 +168,7 @@ const RESOURCES: [(NriField, &str); 20] = [
     (NriField::CgroupsUnified, r#"{"unified": {"k": "v"}}"#),
 ];
 
-/// Resources that set exactly this field, if it is a resource.
+/// Returns resources that set exactly this field, if it is a resource.
 fn resources_setting(field: NriField) -> Option<api::LinuxResources> {
     RESOURCES.into_iter().find(|(one, _)| *one == field).map(|(_, json)| read(json))
 }

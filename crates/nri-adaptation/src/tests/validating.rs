@@ -11,14 +11,14 @@ use nri_api::security_profile::ProfileType;
 /// The key of these operators' annotation that tolerates missing plugins.
 const TOLERATE: &str = "tolerate.example";
 
-/// An enabled validator with one setting.
+/// Returns an enabled validator with one setting.
 fn on(set: impl FnOnce(&mut DefaultValidator)) -> DefaultValidator {
     let mut validator = DefaultValidator { enable: true, ..Default::default() };
     set(&mut validator);
     validator
 }
 
-/// A validator that refuses everything it can refuse, but requires no plugins.
+/// Returns a validator that refuses everything it can refuse, but requires no plugins.
 fn strict() -> DefaultValidator {
     on(|v| {
         v.reject_oci_hook_adjustment = true;
@@ -30,7 +30,7 @@ fn strict() -> DefaultValidator {
     })
 }
 
-/// The request for validators after `10-foo`, `20-bar`, … replied with these adjustments.
+/// Returns the request for validators after `10-foo`, `20-bar`, … replied with these adjustments.
 fn asked(container: api::Container, adjusts: Vec<api::ContainerAdjustment>) -> Request {
     let mut creation = creation_of(api::Container { name: "ctr".to_owned(), ..container });
     for (plugin, adjust) in ["10-foo", "20-bar"].iter().zip(adjusts) {
@@ -73,7 +73,7 @@ fn sysctls(entries: &[(&str, &str)]) -> api::ContainerAdjustment {
     of_linux(api::LinuxContainerAdjustment { sysctl, ..Default::default() })
 }
 
-/// A container with this profile, if any, and with or without a policy.
+/// Returns a container with this profile, if any, and with or without a policy.
 fn confined(profile: Option<i32>, has_policy: bool) -> api::Container {
     let seccomp_profile = profile.map(|kind| api::SecurityProfile {
         profile_type: protobuf::EnumOrUnknown::from_i32(kind),

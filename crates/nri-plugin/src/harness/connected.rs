@@ -24,7 +24,7 @@ pub(super) type Snapshot = (Vec<api::PodSandbox>, Vec<api::Container>);
 #[derive(Debug, Default)]
 pub(super) struct Upcall {
     pub(super) requests: Vec<api::UpdateContainersRequest>,
-    /// Containers whose updates fail.
+    /// Containers whose unprompted updates are reported as failed.
     pub(super) failing: BTreeSet<String>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Connected {
 }
 
 impl Connected {
-    /// Registers, configures and synchronizes it; also returns the updates in its answer.
+    /// Registers, configures and synchronizes the plugin; also returns the updates in its answer.
     pub(super) async fn new(
         stream: UnixStream,
         launched: Option<[String; 3]>,
@@ -116,7 +116,7 @@ impl Connected {
         self.trunk.close(why);
     }
 
-    /// Sends a request; fails with the plugin's error or time-out.
+    /// Sends a request. Disconnects a plugin that does not answer in time.
     pub(super) async fn call<R: PluginRequest>(
         &self,
         request: &R,

@@ -62,12 +62,12 @@ use connected::{Connected, Upcall};
 pub use bundle::bundle;
 pub use recording::Answered;
 
-/// Time limit for a plugin to connect, register and synchronize.
+/// Time limit for a plugin to connect, and another one to register.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for a plugin's answer, unless the test sets another. A runtime's default is 2 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pod called `name`, which is also its ID.
+/// Returns a pod called `name`, which is also its ID.
 #[must_use]
 pub fn pod(name: &str) -> api::PodSandbox {
     api::PodSandbox {
@@ -79,7 +79,7 @@ pub fn pod(name: &str) -> api::PodSandbox {
     }
 }
 
-/// A container called `name`, which is also its ID, of the pod with the ID `pod`.
+/// Returns a container called `name`, which is also its ID, of the pod with the ID `pod`.
 #[must_use]
 pub fn container(name: &str, pod: &str) -> api::Container {
     api::Container {
@@ -126,7 +126,7 @@ impl Runtime {
         })
     }
 
-    /// The socket, for plugins that are separate programs.
+    /// Returns the socket's path, for plugins that are separate programs.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join("nri.sock")
@@ -163,7 +163,8 @@ impl Runtime {
     /// identity.
     ///
     /// # Errors
-    /// Fails when none comes within half a minute, or when it is refused or refuses.
+    /// Fails when no plugin connects within half a minute, does not register within another, or
+    /// refuses to be configured or synchronized.
     pub async fn accept(&mut self) -> Result<String> {
         let accepted = tokio::time::timeout(CONNECT_TIMEOUT, self.listener.accept()).await;
         let (stream, _address) = accepted.map_err(|_elapsed| "no plugin connected")??;
@@ -171,11 +172,11 @@ impl Runtime {
     }
 
     /// Registers, configures and synchronizes a plugin that the test has launched with the other
-    /// end of this stream, with its index, name and configuration; returns its identity. A restart
-    /// does not relaunch it.
+    /// end of this stream, with its index, name and configuration; returns its identity. As
+    /// [`restart`](Self::restart) does not launch it again, a restart fails if it was connected.
     ///
     /// # Errors
-    /// Fails when it is not registered within half a minute, or when it refuses.
+    /// Fails when the plugin does not register within half a minute, or refuses to start.
     pub async fn attach(
         &mut self,
         stream: UnixStream,
@@ -205,7 +206,7 @@ impl Runtime {
         Ok(id)
     }
 
-    /// The identities of the connected plugins, in the order in which they are asked.
+    /// Returns the identities of the connected plugins, in the order in which they are asked.
     #[must_use]
     pub fn plugins(&self) -> Vec<&str> {
         let connected = self.plugins.iter().filter(|plugin| !plugin.is_gone());
@@ -213,7 +214,7 @@ impl Runtime {
     }
 
     /// Closes every connection like a restart, and waits until as many plugins are connected and
-    /// synchronized again. Pods and containers stay.
+    /// synchronized again. Keeps pods and containers.
     ///
     /// # Errors
     /// Fails when a plugin does not reconnect.
@@ -228,7 +229,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// The unprompted updates and evictions that plugins have sent; the harness has applied them.
+    /// Returns the unprompted updates and evictions that plugins have sent. The harness answers
+    /// them, but does not change the containers.
     #[must_use]
     pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
         self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
@@ -240,7 +242,7 @@ impl Runtime {
         upcalls.failing.insert(container.to_owned());
     }
 
-    /// The current state of a container.
+    /// Returns the current state of a container.
     #[must_use]
     pub fn container(&self, id: &str) -> Option<&api::Container> {
         self.containers.get(id)
@@ -277,7 +279,7 @@ impl Runtime {
     /// Stops a pod and removes it, with its containers.
     ///
     /// # Errors
-    /// Fails when the pod does not exist, or a plugin does not answer.
+    /// Fails when the pod does not exist, or a plugin returns an error or does not answer.
     pub async fn remove_pod(&mut self, id: &str) -> Result<()> {
         let pod = self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone();
         let members = self.containers.values().filter(|one| one.pod_sandbox_id == id);
@@ -299,7 +301,8 @@ impl Runtime {
     /// PostCreateContainer.
     ///
     /// # Errors
-    /// Fails when a plugin refuses it or does not answer, or two plugins set the same field.
+    /// Fails when the pod does not exist, a plugin refuses the container or does not answer, or two
+    /// plugins set the same field.
     pub async fn create(&mut self, container: api::Container) -> Result<Merged> {
         let pod = self.pods.get(&container.pod_sandbox_id).cloned();
         let pod = pod.ok_or_else(|| format!("there is no pod {}", container.pod_sandbox_id))?;
@@ -387,10 +390,10 @@ impl Runtime {
         Ok(updated)
     }
 
-    /// Stops a container: StopContainer. Returns the updates of others in the plugins' answers.
+    /// Stops a container: StopContainer. Returns the plugins' updates of other containers.
     ///
     /// # Errors
-    /// Fails when the container does not exist, or a plugin does not answer.
+    /// Fails when the container does not exist, or a plugin returns an error or does not answer.
     pub async fn stop(&mut self, id: &str) -> Result<Vec<api::ContainerUpdate>> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod).into(), Some(container).into());
@@ -414,7 +417,7 @@ impl Runtime {
     /// Removes a container: RemoveContainer.
     ///
     /// # Errors
-    /// Fails when the container does not exist, or a plugin does not answer.
+    /// Fails when the container does not exist, or a plugin returns an error or does not answer.
     pub async fn remove(&mut self, id: &str) -> Result<()> {
         let (pod, container) = self.subject(id)?;
         let (pod, container) = (Some(pod).into(), Some(container).into());
@@ -428,7 +431,7 @@ impl Runtime {
     /// returns their answers.
     ///
     /// # Errors
-    /// Fails at a line that is not a request.
+    /// Fails when the file cannot be read, and at a line that cannot be parsed.
     pub async fn replay(&mut self, recording: &Path) -> Result<Vec<Answered>> {
         recording::replay(self, recording).await
     }
@@ -455,7 +458,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Applies updates to the records, field by field if set.
+    /// Applies the fields that updates set to the harness's containers.
     fn apply(&mut self, updates: &[api::ContainerUpdate]) {
         for update in updates {
             if let Some(container) = self.containers.get_mut(&update.container_id) {
@@ -482,7 +485,7 @@ impl Drop for Runtime {
     }
 }
 
-/// The engine's part of an update.
+/// Returns the engine's part of an update.
 fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate {
     let resources = request.linux_resources.clone();
     let linux = api::LinuxContainerUpdate { resources, ..Default::default() };
@@ -490,7 +493,7 @@ fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate 
     api::ContainerUpdate { container_id, linux: Some(linux).into(), ..Default::default() }
 }
 
-/// Converts a plugin's error to the request's.
+/// Puts the plugin's identity before its error.
 fn refused(plugin: &str, why: impl std::fmt::Display) -> HandlerError {
     format!("{plugin}: {why}").into()
 }

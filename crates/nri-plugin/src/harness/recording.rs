@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording of a node as a test case: sends the lines that `nri-runc nri replay --record` writes
-//! to the plugins.
+//! Replays a recording of a node as a test case: sends the plugins the requests that `nri-runc nri
+//! replay --record` recorded.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ pub(super) async fn replay(runtime: &mut Runtime, path: &Path) -> Result<Vec<Ans
         if let Some(state) = line.get("state") {
             set_state(runtime, state).map_err(|error| invalid(error.to_string()))?;
         }
-        // Lines about the node's plugins, and the end of a recording, are for `replay`.
+        // Only the command `replay` uses lines about the node's plugins and the end.
         let Some(name) = line.get("call").and_then(Value::as_str) else { continue };
         let event = ALL_EVENTS.into_iter().find(|event| event.name() == name);
         let event = event.ok_or_else(|| invalid(format!("there is no request {name:?}")))?;
@@ -74,7 +74,7 @@ fn message<M: MessageFull>(value: &Value) -> Result<M> {
     Ok(api::json::read(value)?)
 }
 
-/// Fails at a request that cannot be parsed; the inner result is the outcome of one that was sent.
+/// Fails if the request cannot be parsed; the inner result is the outcome once it was sent.
 async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Result<Answer>> {
     macro_rules! notified {
         ($request:ident) => {{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A container that exists has its environment: only resources can be updated.
+//! The environment of an existing container is fixed: only resources can be updated.
 use nri_plugin::Update;
 
 fn main() {

@@ -26,13 +26,13 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
 }
 
 /// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these
-/// like a person's command, and their authors rarely mean to refuse them.
+/// like a person's command, and the author of a rule rarely means to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    // An earlier rule that permits commands in all of its pods may permit what kubelet starts.
+    // An earlier rule that permits commands in all pods of `denial` may permit what kubelet starts.
     let is_after_permission = |at: usize, denial: &ExecRuleSection| {
         let before = rules.iter().take(at.min(limits::COMPARED_RULES));
         before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))

@@ -52,8 +52,8 @@ pub(crate) fn changes(
     changed.chain(sections).collect()
 }
 
-/// Every key in force with its value in TOML and its origin (a position in a file, or the default),
-/// and the sections of the lists.
+/// Returns the files in force, every key with its value in TOML and its origin (a position in a
+/// file, or the default), and the sections of the lists.
 pub(crate) fn effective(loaded: &Loaded) -> Value {
     let files = loaded.in_force();
     let written = settings(files);
@@ -135,8 +135,8 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, formatted like [`settings`]. `[plugin."*"]` may change the default of a plugin's
-/// key.
+/// Returns the default, formatted like [`settings`]; `None` for a key with `*`, because
+/// `[plugin."*"]` may change the default of a plugin.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;

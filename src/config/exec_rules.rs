@@ -48,8 +48,9 @@ impl ListedSection for ExecRuleSection {
     }
 }
 
-/// Refuses every remaining process if an unknown section or key at `place` may be a misspelled exec
-/// rule: creates are then refused too, but an `exec` would not be.
+/// Adds a rule that refuses every process that no earlier rule matched, if the unknown section or
+/// key at `place` may be a misspelled exec rule: the mistake alone refuses only creates, not
+/// `exec`.
 pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
     let lower = word.to_lowercase().replace('-', "_");
     let is_meant = lower.starts_with("exec")

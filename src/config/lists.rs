@@ -39,8 +39,8 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Closes the list while a file that may have tables of it is unreadable, because what they
-    /// permit is then unknown.
+    /// Adds a table that refuses or hides everything, while a file that may have tables of this
+    /// list is unreadable: what they permit is then unknown.
     pub(super) close: fn(&mut Config),
     /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,

@@ -14,7 +14,7 @@ const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
 const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
 /// Keys that determine the runtime.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
-/// Keys that protect, but only in those sections.
+/// Keys of protecting sections; in any other place, an operator may have meant such a section.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
 /// Maximum edit distance at which a key counts as a misspelled key of a protecting section.

@@ -208,8 +208,9 @@ impl Loaded {
         }
     }
 
-    /// Returns the settings for a daemon that continues as another program: its last valid
-    /// configuration stays in force, even if the files have changed since.
+    /// Returns the settings for a daemon that continues as another program: if the files have
+    /// become invalid, its last valid configuration stays in force, and the errors do not make
+    /// creates fail.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;
@@ -449,7 +450,8 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     crate::files::read_text(path, limits::SETTINGS_FILE)
 }
 
-/// Lists the folder of further files, in name order, without hidden files.
+/// Lists the folder of further files, in name order, without hidden files that are not named
+/// `*.toml`.
 fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -470,7 +472,7 @@ fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// The run directory that an invalid file still names on one line, else `read`.
+/// Returns the run directory that the files name, even one that is not valid TOML; else `read`.
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
@@ -490,7 +492,8 @@ fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     run_dir
 }
 
-/// The text between the first quote and the next quote of that kind, or to the end without one.
+/// Returns the text within the quotes with which `value` begins, the closing one of which may be
+/// missing; without quotes, `value`.
 fn unquoted(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {

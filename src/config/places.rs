@@ -4,13 +4,13 @@
 
 use std::cell::OnceCell;
 
-/// Bytes between two offsets whose line and column are kept.
+/// Number of bytes between two offsets whose line and column are stored.
 const STEP: usize = 1024;
 
 /// The lines and columns of one text.
 pub(super) struct Places<'t> {
     text: &'t str,
-    /// Line and column at each [`STEP`], computed on the first call.
+    /// Line and column at each [`STEP`], computed by the first call of `at`.
     kept: OnceCell<Vec<(usize, usize)>>,
 }
 

@@ -23,7 +23,7 @@ pub struct PluginSettings {
     pub strikes: Option<u32>,
     /// Whether containers are refused while the plugin is missing.
     pub required: bool,
-    /// Concurrent requests about different containers.
+    /// Maximum number of concurrent requests, each about a different container.
     pub concurrency: u32,
     /// Fields that the plugin may set, by NRI name; empty means all.
     pub allow: Vec<String>,

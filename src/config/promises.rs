@@ -58,7 +58,8 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether the promise selects containers of its pods by their devices.
+    /// Whether one of these lists selects containers; otherwise the promise is about all of its
+    /// pods.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }

@@ -21,7 +21,7 @@ pub struct Protection {
     /// The protection as a clause: "plugin policy is required".
     pub what: String,
     /// The plugin, if the protection only requires it to be connected. A pod that is exempt from
-    /// required plugins needs no daemon.
+    /// required plugins then needs no daemon.
     pub required: Option<String>,
     /// The promise, if the protection is one. A container to which it does not apply needs no
     /// daemon.
@@ -89,7 +89,8 @@ impl Config {
         }
     }
 
-    /// The protections, with the plugins that were connected to the last daemon.
+    /// Returns the protections, including the protecting plugins that were connected to the last
+    /// daemon.
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
         let path = self.protecting_plugins();

@@ -166,7 +166,8 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Closes the exec rules if an unknown name may be a misspelled exec rule.
+    /// Adds an exec rule that refuses every process, if an unknown name may be a misspelled exec
+    /// rule.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -186,7 +187,7 @@ fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
 }
 
-/// Whether a table of that name may contain keys.
+/// Whether a table at this path may contain keys.
 pub(super) fn is_section(path: &[String]) -> bool {
     KEYS.iter().any(|key| {
         let mut parts = key.path.split('.');
@@ -213,7 +214,7 @@ pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
 /// The settings in files.
 #[derive(Default)]
 pub(super) struct WrittenSettings {
-    /// The dotted keys, each with its last value in one spelling.
+    /// The dotted keys, each with its last value in a uniform spelling.
     pub(super) keys: BTreeMap<String, String>,
     /// The sections of lists, in file order.
     pub(super) sections: Vec<WrittenSection>,
@@ -224,7 +225,7 @@ pub(super) struct WrittenSection {
     pub(super) list: String,
     /// The section's name, else `FILE:LINE`.
     pub(super) name: String,
-    /// The text that identifies the section in other files: its name, else all its settings.
+    /// The text by which the section is found in another reading: its name, else all its settings.
     pub(super) id: String,
     pub(super) keys: BTreeMap<String, String>,
 }

@@ -45,7 +45,7 @@ named! {
         Refuse => "refuse",
     }
 
-    /// The containers that plugins receive.
+    /// The containers that plugins see.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scope {
         /// Containers of nri-runc only.
@@ -242,8 +242,8 @@ pub struct PluginSection {
     pub runtime_annotations: Option<Vec<String>>,
 }
 
-/// The names of the sections, with their lists. They follow from the lists themselves, so a
-/// comparison ignores them.
+/// The names of the sections in lists such as `[[rule]]`, to find duplicates. The lists contain
+/// them too, so a comparison ignores them.
 #[derive(Debug, Clone, Default)]
 pub struct SectionNames(BTreeSet<(&'static str, String)>);
 
@@ -372,7 +372,7 @@ impl Config {
         }
     }
 
-    /// Whether containers are refused if a plugin is missing.
+    /// Whether containers are refused if a plugin is missing, apart from promises.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()

@@ -3,7 +3,8 @@
 
 use crate::limits;
 
-/// Returns the name with the smallest edit distance; a difference in case counts least.
+/// Returns the name with the smallest edit distance, ignoring case; case only decides between equal
+/// distances.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }

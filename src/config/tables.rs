@@ -46,8 +46,8 @@ pub(super) trait ListedSection: Default + 'static {
     /// The section's name, and the pods that it selects.
     fn head(&mut self) -> (&mut String, &mut PodSelectors);
 
-    /// The replacement for a section with a mistake. Without conditions, it applies to everything;
-    /// a promise names a plugin that cannot exist.
+    /// Creates the replacement for a section with a mistake. It has no conditions, so it applies to
+    /// everything: an exec rule refuses, and a promise needs the plugin `""`, which cannot exist.
     fn closed(name: &str) -> Self {
         let mut closed = Self::default();
         name.clone_into(closed.head().0);

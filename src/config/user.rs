@@ -46,12 +46,13 @@ pub(super) fn made_run_dir() -> Option<PathBuf> {
     run_dir().filter(|dir| is_private(dir))
 }
 
-/// The configuration file of this user's daemon. Without it, the user has no daemon.
+/// Returns the configuration file of this user's daemon, if the file exists.
 pub(super) fn file() -> Option<PathBuf> {
     path().filter(|file| presence::exists(file).or_absent() == Some(true))
 }
 
-/// The path of that file, whether the file exists or not; `None` if the user cannot have a daemon.
+/// Returns the path of this user's configuration file, whether the file exists or not; `None` if
+/// the user cannot have a daemon.
 pub(super) fn path() -> Option<PathBuf> {
     run_dir()?;
     Some(home()?.join(NAME).join("config.toml"))

@@ -157,7 +157,7 @@ fn read_index(value: &Value) -> Result<String, Mistake> {
         .ok_or_else(|| "expected two digits in quotes, \"00\" to \"99\"".into())
 }
 
-/// Whether the injection also applies if there is a value already.
+/// Parses `when`; returns whether the injection replaces existing values.
 fn read_when(value: &Value) -> Result<bool, Mistake> {
     match read_text(value)? {
         "always" => Ok(true),
@@ -233,7 +233,7 @@ pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequenc
     }
 }
 
-/// Whether this may be a misspelled `on_failure = "refuse"`.
+/// Whether this is `on_failure = "refuse"`, or may be a misspelling of it.
 fn is_refusal(key: &str, value: Option<&str>) -> bool {
     let is_known = INJECTION_KEYS.iter().any(|known| known.name == key);
     let is_close =
@@ -290,7 +290,7 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
 }
 
 impl InjectionSection {
-    /// The keys that exclude each other, with the reasons.
+    /// Returns the keys that the section's other settings do not permit, with the reasons.
     fn contradictions(&self, values: &InjectedValues) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         for key in WITHOUT_ABSENCE {

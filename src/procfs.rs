@@ -5,8 +5,8 @@
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
 //!
-//! Only the kernel's report counts as proof that a process is gone: if no descriptor is free, every
-//! function here returns an error.
+//! Only the kernel's report counts as proof that a process is gone: if no descriptor is free, the
+//! functions here return an error ([`is_of_this_host`] returns false).
 
 use std::ffi::OsString;
 use std::io;
@@ -128,9 +128,9 @@ pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
 
-/// Whether a process is of this process's user and PID namespace. If not, its command line and
-/// environment are not read, because they are in the process's memory, and a container's process
-/// can make the reader wait.
+/// Whether a process is of this process's user and PID namespace. If not, callers do not read its
+/// command line and environment, because these are in the process's memory, and a container's
+/// process can make the reader wait.
 pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
     let namespace =
         |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
@@ -233,9 +233,9 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The buffer fits the
-/// whole file (52 numbers and a name of at most 64 bytes), because it is read several times for
-/// each command.
+/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The file is read at once
+/// (52 numbers and a name of at most 64 bytes fit the buffer), because each command needs it
+/// several times.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

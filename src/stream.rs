@@ -341,7 +341,7 @@ impl EventStream {
         self.lost.get()
     }
 
-    /// Starts following; `None` at the limit of followers.
+    /// Creates a reader that follows new events; `None` at the limit of such readers.
     pub(crate) fn follower(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
         if self.followers.get() >= limits::EVENT_READERS {
             return None;
@@ -352,7 +352,7 @@ impl EventStream {
         Some(reader)
     }
 
-    /// Reads once, without keeping a connection.
+    /// Creates a reader that is not one of the followers, for a single read.
     pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> EventReader {
         let ring = self.ring.borrow();
         let (next, is_other) = match since {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
+//! buckets, each a tree of pages. Bolt never changes these pages in place, so bytes that were read
 //! during a write have an earlier state or are inconsistent. All work is bounded, and an
 //! inconsistent value counts as absent. This module never writes.
 
@@ -28,13 +28,14 @@ pub(crate) struct BoltDatabase<'b> {
 /// The value of a key in a tree.
 enum Value<'b> {
     Plain(&'b [u8]),
-    /// A bucket with pages.
+    /// A bucket that has pages, by the number of its root page.
     Pages(usize),
     /// A small bucket within its parent's value.
     Inline(&'b [u8]),
 }
 
-/// The pages to search: the database's, or a small bucket's single page.
+/// The page at which a search begins: one of the database, by its number, or a small bucket's only
+/// page.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -42,7 +43,7 @@ enum Pages<'b> {
 }
 
 impl<'b> BoltDatabase<'b> {
-    /// Reads the newer of the two meta pages that is valid.
+    /// Reads the newer of the valid meta pages.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
         // The second meta page follows the first one; its position depends on the page size, which
@@ -136,7 +137,7 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// Parses a bucket: its first page, or zero followed by an inline page.
+/// Parses a bucket: the number of its root page, or zero, a sequence number and an inline page.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),

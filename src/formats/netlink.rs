@@ -13,13 +13,14 @@ const GET_ADDRESS: u16 = 22;
 
 const HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
-/// Headers of messages and of attributes begin at a multiple of this.
+/// Headers of messages and of attributes begin at a multiple of this; an attribute's header is as
+/// long.
 const ALIGNED: usize = 4;
 
 const ATTRIBUTE_ADDRESS: u16 = 1;
 const ATTRIBUTE_LOCAL: u16 = 2;
 
-/// Another host also has this address, so the kernel does not use it.
+/// The flag of an address that another host also has, so that the kernel does not use it.
 const DUPLICATE: u8 = 0x08;
 /// Addresses of this scope and above (link, host) are not reachable from other hosts.
 const LINK_SCOPE: u8 = 253;
@@ -45,7 +46,8 @@ pub(crate) struct FoundAddress {
     pub(crate) address: IpAddr,
 }
 
-/// Adds the addresses of one response; returns false if it is the last response, or malformed.
+/// Adds the addresses of one response; returns false if it is the last response, an error, or
+/// malformed.
 pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -> bool {
     while !answer.is_empty() {
         let Some((kind, message, rest)) = next_message(answer) else { return false };

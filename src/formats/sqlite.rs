@@ -16,7 +16,8 @@ pub(crate) struct SqliteDatabase<'b> {
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; `None` for a database whose newest rows are in another file.
+    /// Reads the header; `None` if it is not supported, or the newest rows may be in a write-ahead
+    /// log.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {
@@ -31,7 +32,7 @@ impl<'b> SqliteDatabase<'b> {
             .then_some(Self { bytes, page_size, usable })
     }
 
-    /// The column `wanted` of the row of `table` whose first column is the text `key`.
+    /// Returns the column `wanted` of the row of `table` whose first column is the text `key`.
     pub(crate) fn find(&self, table: &str, key: &str, wanted: usize) -> Option<Vec<u8>> {
         self.search(self.root_of(table)?, &mut |row: &Row| {
             (row.column(0)? == key.as_bytes()).then(|| row.column(wanted).map(<[u8]>::to_vec))?

@@ -104,7 +104,7 @@ impl ProcessLog {
         (pipe, line.unwrap_or_default())
     }
 
-    /// Takes over the output of a process that another program of this process started.
+    /// Takes over the output of a plugin's process that the daemon started before it re-executed.
     pub(super) fn resume(
         self: &Arc<Self>,
         tail: Vec<(i64, String)>,

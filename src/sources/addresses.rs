@@ -4,7 +4,7 @@
 //! A thread enters the namespace (or several, one after the other), queries the kernel, and ends;
 //! no other thread of this process leaves the host's namespace. No program runs inside and no file
 //! of the container is opened; time, bytes and responses are limited, regardless of what the
-//! namespace contains. The host's namespace has no addresses of a container. Reference:
+//! namespace contains. A container in the host's namespace has no addresses of its own. Reference:
 //! network_namespaces(7), setns(2).
 
 use std::fs::{File, Metadata};
@@ -107,7 +107,7 @@ impl Drop for Place {
     }
 }
 
-/// The network namespace of this process, unless it is the host's or the daemon's.
+/// Opens the network namespace of the process `pid`, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
     let path = |pid: &str| host.path(format!("/proc/{pid}/ns/net"));
     let identity = |meta: Metadata| (meta.dev(), meta.ino());

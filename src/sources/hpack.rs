@@ -20,7 +20,7 @@ const CODES: [(u32, &[u8]); 11] = [
     (19, b"\\"),
 ];
 
-/// The longest code of all.
+/// The length of the longest code of all, in bits.
 const LONGEST_CODE: u32 = 30;
 
 /// Appends a field.

@@ -49,7 +49,7 @@ const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
 type FetchedFiles = BTreeMap<String, Vec<u8>>;
 
-/// The sources, with a memory of which one is slow.
+/// Fetches the data, and pauses a source that was slow.
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engines' processes on this host, found by their command lines. A container's process may use
-//! any name, so only root's processes in this PID namespace count.
+//! any name, so only processes of this process's user and PID namespace are examined.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,11 +31,11 @@ impl Process {
 }
 
 /// The command lines of the process `parent` that called `pid`, and of its parent. A process that
-/// has ended meanwhile does not count, because its PID may belong to another process (even a
+/// has ended meanwhile is left out, because its PID may belong to another process (even a
 /// container's, which may use any name).
 ///
 /// # Errors
-/// Fails when they are unreadable, because an unreadable caller must not count as absent.
+/// Fails when they are unreadable, because an unreadable caller must not be treated as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;
@@ -85,7 +85,7 @@ pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     all.collect()
 }
 
-/// The daemons' command lines and configuration files, by path.
+/// Returns the command lines and configuration files of the Docker daemons, by path.
 pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for process in processes(host, &["dockerd"]) {

@@ -296,7 +296,7 @@ impl ResponseStream {
             _ => {}
         }
         if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
-            // Unreadable header fields count as absent; the message then decides.
+            // Unreadable header fields are ignored; the message then decides.
             let fields = hpack::read_fields(&std::mem::take(&mut self.block)).unwrap_or_default();
             self.refusal = self.refusal.take().or_else(|| GrpcStatus::of_fields(&fields));
         }
@@ -319,7 +319,7 @@ fn unpadded(body: &[u8], flags: u8) -> Result<&[u8]> {
     inner.ok_or_else(|| Error::new("its padding is wrong"))
 }
 
-/// The message of a stream: uncompressed, complete, alone.
+/// Returns the only message of a stream, if it is complete and uncompressed.
 fn message(stream: ResponseStream) -> UnaryResponse {
     if let Some(refusal) = stream.refusal {
         return Err(refusal);

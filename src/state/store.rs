@@ -191,7 +191,7 @@ impl Store {
         self.pods_shared().map(Rc::as_ref)
     }
 
-    /// All pods, each of which may be kept.
+    /// Returns all pods, shared with the store.
     pub fn pods_shared(&self) -> impl Iterator<Item = &Rc<Pod>> {
         self.pods.values()
     }
@@ -375,8 +375,8 @@ impl Store {
         self.kept.iter().any(|(kept, _)| kept == key)
     }
 
-    /// Keeps the record of a container that is about to be removed on disk too, because a container
-    /// may be re-created under its ID.
+    /// Keeps the record of a container on disk too when the container is removed, because a
+    /// container may be re-created under its ID.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -454,7 +454,7 @@ impl Store {
         self.pod(id).map(Cow::Borrowed).or_else(gone)
     }
 
-    /// Keeps the engine's document of a container; returns its name.
+    /// Stores the engine's document of a container; returns the file's name.
     ///
     /// # Errors
     /// Fails when the write fails.

@@ -12,7 +12,7 @@ use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// The rules that never apply, one line each.
+/// Returns the rules that never apply, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
@@ -25,8 +25,8 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     limits::listed(lines, "rule", "that can never decide")
 }
 
-/// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these
-/// like a person's command, and the author of a rule rarely means to refuse them.
+/// Returns the exec rules that also refuse probes and lifecycle hooks, one line each: kubelet
+/// starts these like a person's command, and the author of a rule rarely means to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
@@ -103,8 +103,8 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// The plugins that the configuration names but that are not among `known` (each `NN-name`),
-    /// one line each.
+    /// Returns the plugins that the configuration names but that are not among `known` (each
+    /// `NN-name`), one line each.
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));

@@ -31,8 +31,8 @@ pub(crate) struct ChangedKey {
     pub effect: Effect,
 }
 
-/// The keys whose values differ, in order, and then the sections. A key that is set to its default
-/// counts as unchanged.
+/// Returns the keys whose values differ, in order, and then the sections. A key that is set to its
+/// default counts as unchanged.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],
@@ -73,7 +73,7 @@ pub(crate) fn effective(loaded: &Loaded) -> Value {
     json!({"files": read, "keys": keys, "sections": sections.collect::<Value>()})
 }
 
-/// The removed, new and changed sections, and the lists whose order changed.
+/// Returns the removed, new and changed sections, and the lists whose order changed.
 fn changed_sections(before: &[WrittenSection], after: &[WrittenSection]) -> Vec<ChangedKey> {
     let (old, new) = (by_id(before), by_id(after));
     let gone = before.iter().filter(|section| !new.contains_key(&id(section)));
@@ -207,7 +207,7 @@ mod tests {
         );
     }
 
-    /// The changes between the sections of these files.
+    /// Returns the changes between the sections of these files.
     fn lines(before: &[&str], after: &[&str]) -> Vec<String> {
         let files = |texts: &[&str]| -> Vec<(PathBuf, String)> {
             let files = texts.iter().zip('a'..);

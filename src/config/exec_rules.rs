@@ -106,7 +106,7 @@ fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
     Ok(patterns)
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     ExecRuleSection::markdown(
         "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, any number of them; \

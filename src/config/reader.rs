@@ -52,7 +52,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The offset and name of the first header `[runtime.NAME]`, as earlier versions spelled
+/// Returns the offset and name of the first header `[runtime.NAME]`, as earlier versions spelled
 /// `[instance.NAME]`.
 fn old_instance(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
@@ -181,7 +181,7 @@ impl Reader<'_> {
     }
 }
 
-/// The list of tables that a word, perhaps misspelled, names.
+/// Returns the list of tables that a word, perhaps misspelled, names.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
@@ -196,7 +196,7 @@ pub(super) fn is_section(path: &[String]) -> bool {
     })
 }
 
-/// `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
+/// Returns `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
 pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
     files.iter().rev().find_map(|(file, text)| {
         let document = Document::parse(text.as_str()).ok()?;
@@ -231,7 +231,7 @@ pub(super) struct WrittenSection {
 }
 
 impl WrittenSection {
-    /// All settings of the section as one text.
+    /// Returns all settings of the section as one text.
     pub(super) fn text(&self) -> String {
         text_of(&self.keys)
     }

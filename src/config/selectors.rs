@@ -34,7 +34,7 @@ pub struct PodSelectors {
     pub handlers: Vec<String>,
 }
 
-/// The pattern in an entry that excludes.
+/// Returns the pattern in an entry that excludes.
 pub(crate) fn excluded(entry: &str) -> Option<&str> {
     entry.strip_prefix(EXCLUDES)
 }

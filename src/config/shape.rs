@@ -38,12 +38,12 @@ pub(super) struct Member {
     pub(super) is_needed: bool,
 }
 
-/// An optional member.
+/// Creates an optional member.
 pub(super) const fn may(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: false }
 }
 
-/// A required member.
+/// Creates a required member.
 pub(super) const fn must(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: true }
 }
@@ -236,7 +236,7 @@ impl ShapeReader<'_> {
     }
 }
 
-/// The offset of a key.
+/// Returns the offset of a key.
 pub(super) fn key_place(table: &dyn TableLike, name: &str) -> Option<usize> {
     let (key, _) = table.get_key_value(name)?;
     key.span().map(|span| span.start)

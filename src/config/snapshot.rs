@@ -23,7 +23,7 @@ pub(super) struct Snapshot {
     pub(super) files: Files,
 }
 
-/// The text to store for these files.
+/// Returns the text to store for these files.
 pub(crate) fn text(files: &Files) -> String {
     pieces(files).collect()
 }

@@ -46,7 +46,7 @@ pub(super) fn nearest_within<'n>(
     best.map(|(_, name)| name)
 }
 
-/// The number of letters that differ between the written name and a key, ignoring case.
+/// Returns the number of letters that differ between the written name and a key, ignoring case.
 pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
     distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
 }

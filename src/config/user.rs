@@ -30,18 +30,18 @@ pub(crate) fn is_in_user_namespace() -> bool {
     })
 }
 
-/// The folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's root has
-/// none.
+/// Returns the folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's
+/// root has none.
 fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
-/// The run directory of this user's daemon.
+/// Returns the run directory of this user's daemon.
 pub(super) fn run_dir() -> Option<PathBuf> {
     Some(user_runtime_dir()?.join(NAME))
 }
 
-/// The run directory, if it exists: then this user has had a daemon.
+/// Returns the run directory, if it exists: then this user has had a daemon.
 pub(super) fn made_run_dir() -> Option<PathBuf> {
     run_dir().filter(|dir| is_private(dir))
 }
@@ -58,8 +58,8 @@ pub(super) fn path() -> Option<PathBuf> {
     Some(home()?.join(NAME).join("config.toml"))
 }
 
-/// The settings of the user's daemon with this run directory, before its file is read. The runtimes
-/// of root's configuration `node` apply too, so that earlier containers are found.
+/// Returns the settings of the user's daemon with this run directory, before its file is read. The
+/// runtimes of root's configuration `node` apply too, so that earlier containers are found.
 pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
     config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());
@@ -74,7 +74,8 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
-/// The runtimes of root's configuration as the text of a file, by which two readings are compared.
+/// Returns the runtimes of root's configuration as the text of a file, by which two readings are
+/// compared.
 pub(super) fn runtimes(node: &Config) -> String {
     let mut file = toml_edit::DocumentMut::new();
     file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
@@ -96,14 +97,15 @@ fn home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))
 }
 
-/// The folders of this user's configuration and data; the host's root has none.
+/// Returns the folders of this user's configuration and data; the host's root has none.
 pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
     let data =
         || absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
     is_unprivileged().then(|| home().zip(data())).flatten()
 }
 
-/// The folder that a variable names; the base directory specification ignores a relative one.
+/// Returns the folder that a variable names; the base directory specification ignores a relative
+/// one.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }

@@ -63,7 +63,7 @@ impl<'b> BoltDatabase<'b> {
         }
     }
 
-    /// The keys of the bucket at `path`.
+    /// Returns the keys of the bucket at `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
         let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();
@@ -160,7 +160,7 @@ fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     ))
 }
 
-/// A little-endian number.
+/// Decodes a little-endian number.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let digits = bytes.get(at..at.checked_add(length)?)?;
     Some(digits.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

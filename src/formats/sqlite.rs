@@ -39,7 +39,7 @@ impl<'b> SqliteDatabase<'b> {
         })
     }
 
-    /// The first column of every row of `table`.
+    /// Returns the first column of every row of `table`.
     pub(crate) fn keys(&self, table: &str) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         if let Some(root) = self.root_of(table) {

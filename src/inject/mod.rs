@@ -81,7 +81,7 @@ impl Injections {
         Self(all)
     }
 
-    /// All injections, in order.
+    /// Returns all injections, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Injection>> {
         self.0.iter()
     }
@@ -110,7 +110,7 @@ impl Injections {
         found
     }
 
-    /// The index of the injection with this owner's name.
+    /// Returns the index of the injection with this owner's name.
     pub fn index_of(&self, id: &str) -> Option<&str> {
         self.iter().find(|one| one.id == id).map(|one| one.section.index.as_str())
     }
@@ -205,7 +205,8 @@ impl Injection {
     }
 }
 
-/// The injections for a container of this pod, with reasons: for `policy test`.
+/// Returns every injection, and whether and why it matches a container of this pod, for `policy
+/// test`.
 pub(crate) fn report(
     injections: &Injections,
     rules: &Rules,

@@ -41,7 +41,7 @@ const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 /// The number of threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// The addresses in the network namespace of the process `pid` that started at `start`, by
+/// Returns the addresses in the network namespace of the process `pid` that started at `start`, by
 /// interface, version 4 first; none in the host's namespace, or if they are not available in time.
 pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
     let mut found = Vec::new();
@@ -52,8 +52,9 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     found
 }
 
-/// The addresses of many processes, one after the other; `found` receives a process's position in
-/// the list and its addresses. Addresses that are not found within a minute stay unknown.
+/// Reads the addresses of many processes, one after the other; `found` receives a process's
+/// position in the list and its addresses. Addresses that are not found within a minute stay
+/// unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,

@@ -58,8 +58,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// A container's facts from the call, the document and the host: the engine that called, the
-    /// engine's data, and defaults for the rest.
+    /// Returns a container's facts from the call, the document and the host: the engine that
+    /// called, the engine's data, and defaults for the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -140,7 +140,7 @@ impl Sources {
         found
     }
 
-    /// The records, and why others were refused, or why there are none.
+    /// Returns the records, and why others were refused, or why there are none.
     async fn ask_store(
         &self,
         host: &Host,

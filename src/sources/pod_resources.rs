@@ -106,7 +106,7 @@ fn read_records(folder: &Path, uid: &str) -> Result<Recorded> {
     })
 }
 
-/// The drivers of the pod's claims, from `dra_manager_state` of Kubernetes 1.32 and later.
+/// Returns the drivers of the pod's claims, from `dra_manager_state` of Kubernetes 1.32 and later.
 fn recorded_claims(text: &str, uid: &str) -> Option<Names> {
     let document: Value = serde_json::from_str(text).ok()?;
     let data: Value = serde_json::from_str(document["Data"].as_str()?).ok()?;
@@ -120,7 +120,7 @@ fn recorded_claims(text: &str, uid: &str) -> Option<Names> {
     named.collect()
 }
 
-/// The extended resources of the pod's containers.
+/// Returns the extended resources of the pod's containers.
 fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
     let document: Value = serde_json::from_str(text).ok()?;
     let mut names = Names::new();
@@ -182,9 +182,9 @@ fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) 
     }
 }
 
-/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_name 2,
-/// claim_resources 4, of which driver_name is 2). Removes the claims of the container from
-/// `unlisted`.
+/// Parses a `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5
+/// (claim_name 2, claim_resources 4, of which driver_name is 2). Removes the claims of the
+/// container from `unlisted`.
 fn container(
     bytes: &[u8],
     recorded: &Recorded,

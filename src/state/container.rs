@@ -258,7 +258,8 @@ impl Container {
         self.state == Lifecycle::Created && self.pending.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// The mark for `exec` and `kill`; `None` if they need none, or the container has stopped.
+    /// Returns the mark for `exec` and `kill`; `None` if they need none, or the container has
+    /// stopped.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
             return None;
@@ -277,7 +278,7 @@ impl Container {
         is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values, subject })
     }
 
-    /// The directory of its document.
+    /// Returns the directory of its document.
     pub fn folder(&self) -> &str {
         let folder = self.outcome.patched.as_ref().map(|patched| patched.folder.as_str());
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.call.bundle)

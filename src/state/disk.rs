@@ -284,7 +284,7 @@ pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
 
-/// The records that were set aside, now or earlier.
+/// Returns the records that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
     // An unreadable folder is treated as empty, because the list is only shown to operators.
     let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();

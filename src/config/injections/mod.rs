@@ -78,7 +78,7 @@ pub struct InjectionSection {
 }
 
 impl InjectionSection {
-    /// The injection's name as an owner: `inject:NAME`.
+    /// Returns the injection's name as an owner: `inject:NAME`.
     pub fn owner(&self) -> String {
         format!("{INJECTIONS}{}", self.name)
     }
@@ -212,7 +212,8 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// The consequence of a mistake in this section: only a section that refuses containers protects.
+/// Returns the consequence of a mistake in this section: only a section that refuses containers
+/// protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -222,7 +223,8 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// The consequence of a value that was meant as an injection but is not in a list of tables.
+/// Returns the consequence of a value that was meant as an injection but is not in a list of
+/// tables.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
@@ -368,7 +370,7 @@ impl InjectionSection {
     }
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     let mut page = String::from(
         "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, any number of them; \

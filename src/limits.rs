@@ -91,7 +91,7 @@ pub(crate) const EVENT_POD_NAME: usize = 200;
 pub(crate) const EVENT_MESSAGE: usize = 900;
 /// Lines of one record about refusals: an engine may retry a start forever.
 pub(crate) const REFUSALS: usize = 20;
-/// Number of first entries, and of last ones, of a list in a record: an engine may repeat requests
+/// First entries, and as many last ones, of a list in a record: an engine may repeat requests
 /// forever.
 pub(crate) const ENDS: usize = 200;
 /// Log lines about the entries of one list; the other entries are counted in one more line.

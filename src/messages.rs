@@ -18,8 +18,7 @@ const WRAPS: char = '+';
 /// The mark of a code whose message is no longer printed.
 const RETIRED: char = '-';
 
-/// The texts that may follow a message that does not end its line: before the next step, another
-/// error, an effect.
+/// Texts that may follow a message within its line: before the next step, an error, an effect.
 const ENDS: [&str; 3] = [" (", ": ", "; it was"];
 
 /// A row of the table.

@@ -54,8 +54,7 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
-/// Returns the process's name, as the kernel truncates it, and its parent; `None` if the process
-/// has ended.
+/// Returns the process's name, as the kernel truncates it, and its parent; `None` if it has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -121,8 +120,7 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
     Ok(values.next().zip(values.next()).map(|(soft, hard)| format!("{soft}:{hard}")))
 }
 
-/// Returns when a process started, in clock ticks since the host was booted; `None` if it has
-/// ended.
+/// Returns when a process started, in clock ticks since the host's boot; `None` if it has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.

@@ -118,8 +118,7 @@ pub(super) const GLOBAL_ENDS: &[Flag] = &[
     lone("version", "vV", FlagMeaning::Help, KnownBy::All),
 ];
 
-/// Flags after the verb with which the runtime only prints help; no runtime accepts `--version`
-/// there.
+/// Flags after the verb with which the runtime only prints help; none accepts `--version` there.
 pub(super) const VERB_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),

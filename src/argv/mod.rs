@@ -75,8 +75,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns the verb as written; `other` and `none` stand for [`Verb::Other`] and
-    /// [`Verb::None`].
+    /// Returns the verb as written, `other` for [`Verb::Other`] and `none` for [`Verb::None`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Nri => "nri",

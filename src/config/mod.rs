@@ -155,8 +155,7 @@ impl Loaded {
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
-    /// Returns, for a user's daemon, the runtimes of root's configuration, as a file that is read
-    /// before the user's.
+    /// Returns root's runtimes for a user's daemon, as a file that is read before the user's.
     pub(crate) fn of_root(&self) -> Files {
         let user = self.user.iter();
         user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
@@ -451,8 +450,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     crate::files::read_text(path, limits::SETTINGS_FILE)
 }
 
-/// Lists the folder of further files, in name order, without hidden files that are not named
-/// `*.toml`.
+/// Lists the folder of further files in name order, without hidden files not named `*.toml`.
 fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

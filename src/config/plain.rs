@@ -130,8 +130,7 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// Returns the path of a known section. Only `"*"`, which stands for every plugin, may be in
-/// quotes.
+/// Returns the path of a known section. Only `"*"`, for every plugin, may be in quotes.
 fn section(name: &str) -> Option<Vec<String>> {
     let word = |word: &str| match word {
         "\"*\"" => Some(ANY_PLUGIN.to_owned()),

@@ -82,8 +82,7 @@ impl Config {
             || self.wait_for.iter().chain(required).chain(promised).any(is_it)
     }
 
-    /// Returns the time that a create or a pod waits for the missing required plugin `name` (or
-    /// `NN-name`).
+    /// Returns the time that a create or a pod waits for the required plugin `name` (or `NN-name`).
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
         let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
             .iter()

@@ -58,8 +58,7 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether one of these lists selects containers; otherwise the promise is about all of its
-    /// pods.
+    /// Whether one of these lists selects containers; otherwise the promise applies to all.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }

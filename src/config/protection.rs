@@ -89,7 +89,7 @@ impl Config {
         }
     }
 
-    /// Returns the protections, including the protecting plugins that were connected to the last
+    /// Returns the protections, including protecting plugins that were connected to the last
     /// daemon.
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();

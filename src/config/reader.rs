@@ -166,8 +166,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Adds an exec rule that refuses every process, if an unknown name may be a misspelled exec
-    /// rule.
+    /// Adds an exec rule that refuses all processes if an unknown name may be a misspelled one.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();

@@ -426,8 +426,7 @@ impl Config {
         if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }
 
-    /// Returns the path of the file that disables plugins: while it exists, every command passes
-    /// through.
+    /// Returns the path of the file that disables plugins: while it exists, commands pass through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
     }

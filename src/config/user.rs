@@ -74,8 +74,7 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
-/// Returns the runtimes of root's configuration as the text of a file, by which two readings are
-/// compared.
+/// Returns the runtimes of root's configuration as the text of a file, to compare two readings.
 pub(super) fn runtimes(node: &Config) -> String {
     let mut file = toml_edit::DocumentMut::new();
     file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
@@ -104,8 +103,7 @@ pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
     is_unprivileged().then(|| home().zip(data())).flatten()
 }
 
-/// Returns the folder that a variable names; the base directory specification ignores a relative
-/// one.
+/// Returns the folder that a variable names; a relative one is ignored, as XDG specifies.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }

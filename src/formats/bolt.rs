@@ -34,8 +34,7 @@ enum Value<'b> {
     Inline(&'b [u8]),
 }
 
-/// The page at which a search begins: one of the database, by its number, or a small bucket's only
-/// page.
+/// The page at which a search begins: a page of the database, or a small bucket's only page.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),

@@ -13,8 +13,7 @@ const GET_ADDRESS: u16 = 22;
 
 const HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
-/// Headers of messages and of attributes begin at a multiple of this; an attribute's header is as
-/// long.
+/// Headers begin at a multiple of this; the header of an attribute has this length.
 const ALIGNED: usize = 4;
 
 const ATTRIBUTE_ADDRESS: u16 = 1;
@@ -46,8 +45,7 @@ pub(crate) struct FoundAddress {
     pub(crate) address: IpAddr,
 }
 
-/// Adds the addresses of one response; returns false if it is the last response, an error, or
-/// malformed.
+/// Adds the addresses of one response; returns false if it is the last, an error, or malformed.
 pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -> bool {
     while !answer.is_empty() {
         let Some((kind, message, rest)) = next_message(answer) else { return false };

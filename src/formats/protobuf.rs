@@ -19,8 +19,7 @@ pub(crate) struct WireField<'b> {
     pub(crate) whole: &'b [u8],
 }
 
-/// Returns the fields of a message in their order. The last item is an error if the message is
-/// malformed.
+/// Returns the fields of a message in order. The last item is an error if the message is malformed.
 pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<WireField<'_>>> {
     let mut input = CodedInputStream::from_bytes(message);
     let mut is_malformed = false;

@@ -205,8 +205,7 @@ impl Injection {
     }
 }
 
-/// Returns every injection, and whether and why it matches a container of this pod, for `policy
-/// test`.
+/// Returns every injection, with whether and why it matches this container, for `policy test`.
 pub(crate) fn report(
     injections: &Injections,
     rules: &Rules,

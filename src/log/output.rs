@@ -22,8 +22,7 @@ use crate::presence::IfThere;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of lines that were lost, because they were not read or the file could not be
-/// written.
+/// Returns the number of lines that were lost, because their reader or the file failed.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }

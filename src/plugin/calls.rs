@@ -9,8 +9,7 @@ use protobuf::{CodedOutputStream, UnknownFields, UnknownValue, UnknownValueRef};
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
-/// The minimum time-out of a request of Synchronize, even if the whole limit has passed: plugins
-/// treat 0 as no time-out.
+/// The minimum time-out of each request of Synchronize: plugins treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An encoded CreateContainerRequest, and the request from which its pod and container are read.

@@ -3,7 +3,7 @@
 //!
 //! The plugin inherits its socket as descriptor 3, a pipe for its output, and exactly three
 //! environment variables. The kernel kills it when the daemon dies. `session.rs` handles the
-//! protocol on that socket.
+//! protocol.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

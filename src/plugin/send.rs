@@ -22,8 +22,7 @@ impl Plugin {
         self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
-    /// Sends a request with this time-out; its duration is not recorded for
-    /// [`Plugin::answer_times`].
+    /// Sends a request with this time-out; its duration is not among [`Plugin::answer_times`].
     pub(super) async fn call_within<R: PluginRequest>(
         &self,
         timeout: Duration,

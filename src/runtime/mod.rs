@@ -149,8 +149,7 @@ pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
 }
 
-/// Makes a runtime print its version, to see that it can be executed. The version and the exit code
-/// are ignored.
+/// Tries to execute a runtime, with `--version`. What it prints and its exit code are ignored.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, does not end, or executes nri-runc.
@@ -344,8 +343,7 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     Err(Unfit::Known(why))
 }
 
-/// Whether an absolute path is a program that may be a runtime: an executable file that is not nri-runc and not
-/// writable by all users.
+/// Whether an absolute path is an executable file that may be a runtime: neither nri-runc nor writable by all users.
 pub(crate) fn is_usable(path: &str) -> bool {
     path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }

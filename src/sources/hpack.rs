@@ -116,8 +116,7 @@ fn decode(bytes: &[u8]) -> Option<String> {
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
-/// Returns the byte of a code. Codes of one length are consecutive, followed by those of the next
-/// length.
+/// Returns the byte of a code. Codes of one length are consecutive, and precede longer ones.
 fn symbol(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0_u32, 0);
     for (bits, bytes) in CODES {

@@ -258,7 +258,7 @@ impl Container {
         self.state == Lifecycle::Created && self.pending.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// Returns the mark for `exec` and `kill`; `None` if they need none, or the container has
+    /// Returns the mark for `exec` and `kill`; `None` if none is needed, or the container has
     /// stopped.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {

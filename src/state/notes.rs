@@ -43,8 +43,7 @@ pub struct Skipped {
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {
-    /// Creates the note of a command about which no plugin was asked, because the daemon was
-    /// unavailable.
+    /// Creates the note of a command that ran without plugins, because the daemon was unavailable.
     pub fn bypassed(verb: &str, why: &str) -> Self {
         Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
     }

@@ -3,8 +3,7 @@
 //! created only if its pod is exempt, by the same sources and rules as in the daemon.
 //!
 //! Only here does the wrapper read the engine's files, and only when it would otherwise refuse a
-//! container. The reads of the document and of these files are bounded. This module changes
-//! nothing.
+//! container. All reads are bounded. This module changes nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

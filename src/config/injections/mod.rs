@@ -212,8 +212,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// Returns the consequence of a mistake in this section: only a section that refuses containers
-/// protects.
+/// Returns the consequence of a mistake here: only a section that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -223,8 +222,7 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// Returns the consequence of a value that was meant as an injection but is not in a list of
-/// tables.
+/// Returns the consequence of a value that was meant as an injection but is in no list of tables.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);

@@ -31,8 +31,8 @@ pub(crate) struct ChangedKey {
     pub effect: Effect,
 }
 
-/// Returns the keys whose values differ, in order, and then the sections. A key set to its default
-/// is unchanged.
+/// Returns the keys whose values differ, in order, and then the sections. Setting a key to its
+/// default changes nothing.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],

@@ -106,7 +106,8 @@ pub struct Loaded {
     pub unreadable: Option<String>,
     /// Whether a file that was read has an error that makes its runtimes unusable.
     is_unreliable: bool,
-    /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime.
+    /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime than
+    /// they do.
     unknown: Option<Error>,
 }
 

@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::named::named;
 use crate::presence::{self, IfThere};
 
-/// Time without a heartbeat after which the daemon counts as unresponsive.
+/// Time without a heartbeat after which the daemon is considered unresponsive.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
 /// The name of the section `[plugin."*"]`, which applies to every plugin.

@@ -30,7 +30,7 @@ enum Value<'b> {
     Plain(&'b [u8]),
     /// A bucket that has pages, by the number of its root page.
     Pages(usize),
-    /// A small bucket within its parent's value.
+    /// The only page of a small bucket, stored in its parent bucket.
     Inline(&'b [u8]),
 }
 

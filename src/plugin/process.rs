@@ -248,7 +248,8 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Returns whether the next line may be logged, and how many were omitted in the last period.
+    /// Returns whether the next line may be logged, and how many were omitted in a period that is
+    /// now over.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

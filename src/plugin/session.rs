@@ -427,7 +427,7 @@ impl Plugin {
         self.trunk.closed().await
     }
 
-    /// Closes the plugin's connection; `why` is logged as the reason.
+    /// Closes the plugin's connection, and ends the process of a launched one; `why` is logged.
     pub fn disconnect(&self, why: &str) {
         let has_left = self.is_gone();
         self.trunk.close(why);

@@ -229,7 +229,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// Returns a set of one field; the configuration has refused unknown names.
+/// Returns the fields that a name in a rule means; the configuration has refused unknown names.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

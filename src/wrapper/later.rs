@@ -57,7 +57,7 @@ pub(super) enum ExecInterest {
     Asked,
     /// The daemon decides, and plugins may change the process.
     Shown {
-        /// Whether the process is refused if plugins cannot be asked.
+        /// Whether a plugin's policy refuses the process if plugins cannot be asked.
         protects: bool,
     },
 }

@@ -514,7 +514,7 @@ mod tests {
         let read = all(&mut stream.reader(&cursor(&old)));
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &Value::Null));
         assert_eq!(read[1]["container_id"], "new");
-        // A number that this daemon has not reached yet counts as another daemon's cursor.
+        // A number that this daemon has not reached yet is treated as another daemon's cursor.
         let future = Since::Cursor { stream: stream.ring.borrow().stream.clone(), number: 7 };
         assert_eq!(all(&mut stream.reader(&future))[0]["kind"], "lost");
     }

@@ -132,7 +132,7 @@ mod tests {
         let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
         assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
         assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
-        // A variable that names the user's file as root's configuration changes nothing.
+        // If the variable names the user's file as root's configuration, nothing changes.
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());

@@ -710,7 +710,7 @@ pub(super) mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // The ID's next container was never made by the runtime.
+        // The runtime never created the next container of this ID.
         let mut not_started = container("b");
         not_started.process.init_pid = None;
         store.put(not_started).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A promise (`[[require]]`) by claims, with kubelet's data and a DRA driver: pods with the claim need the plugin,
-//! others do not; unknown data counts as a match.
+//! others do not; unknown data is treated as a match.
 
 use std::sync::Arc;
 

@@ -453,7 +453,7 @@ fn explain_shows_each_plugins_time_since_the_last_creation() {
     let line =
         page.lines().find(|line| line.starts_with("took: CreateContainer 10-first ")).unwrap();
     assert!(line.contains("ms, 20-second "), "{page}");
-    // The ID is used again: requests of the earlier container do not count.
+    // The ID is used again: requests of the earlier container are ignored.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create("c1"));
     let again = host.admin(&["explain", "c1"]);

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::{program, skip};
 
-/// Set to make a test skip itself: the reason.
+/// The variable that makes a test skip itself; its value is the reason.
 const WHY: &str = "SKIPPED_FOR";
 
 /// Runs a single test of this program, as the harness does.

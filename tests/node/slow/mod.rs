@@ -30,7 +30,7 @@ use test_support::{TestHost, skip};
 /// Number of cases in `make test`.
 const SAMPLE: usize = 4;
 
-/// Time for an answer after which the daemon counts as blocked.
+/// Time for an answer after which the daemon is considered blocked.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// A peer and its behaviour, in words, and a daemon with this peer.

@@ -106,7 +106,7 @@ impl PodmanHost {
         Some(host)
     }
 
-    /// Puts a program for networks in place, without which newer versions do not start, and the
+    /// Writes a program in place of netavark, without which newer versions do not start, and the
     /// network that `kube play` would create with it even for a pod on the host's network. Neither
     /// is used.
     fn stand_in_for_netavark(&self) {
@@ -224,8 +224,8 @@ impl PodmanHost {
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
-    /// The program under test, at a path of this host: conmon's command line names it, and all
-    /// hosts share their processes.
+    /// The program under test, at a path of this host: conmon's command line names it, and each
+    /// host sees the processes of all others.
     pub fn program(&self) -> PathBuf {
         self.path("nri-runc")
     }
@@ -326,7 +326,7 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
     let [top, nri, tables] = crate::test_host::tables_of(more);
     let dir = dir.display();
-    // A guest without KVM is slow: no wrapper may give up the daemon there.
+    // A guest without KVM is slow: wrappers must not give up on the daemon there.
     let patience = if cgroup::has_systemd() { "debug.silence = \"60s\"\n" } else { "" };
     write(
         "nri-runc/config.toml",

@@ -167,7 +167,7 @@ impl Tables {
 const ELSEWHERE: &[&str] =
     &["[runtime.NAME] path", "[defaults] namespace", "enable_nri = false", "key = value"];
 
-/// Lists of tables: their keys need each other.
+/// Lists of tables, whose keys are only valid together: a single one cannot be checked.
 const LISTS: &[&str] = &["rule.", "exec_rule.", "inject.", "require."];
 
 /// Labels whose values operators and plugins choose.

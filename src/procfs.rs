@@ -5,8 +5,8 @@
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
 //!
-//! Only the kernel's report counts as proof that a process is gone: if no descriptor is free, the
-//! functions here return an error ([`is_of_this_host`] returns false).
+//! Only the kernel's report proves that a process is gone: if no descriptor is free, the functions
+//! here return an error ([`is_of_this_host`] returns false).
 
 use std::ffi::OsString;
 use std::io;

@@ -72,7 +72,7 @@ pub(super) enum FlagMeaning {
     Regex,
     /// Makes the runtime only print something.
     Help,
-    /// Not used; listed to show whether it takes a value.
+    /// Not used by nri-runc; listed to show whether it takes a value.
     Passed,
 }
 

@@ -13,7 +13,7 @@ use super::settings::Config;
 use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// Maximum edit distance at which a word counts as a misspelling of `exec_rule`.
+/// Maximum edit distance at which a word is taken for a misspelling of `exec_rule`.
 const MISSPELLED_LETTERS: usize = 3;
 
 /// One `[[exec_rule]]` as written.

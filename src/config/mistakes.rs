@@ -17,7 +17,7 @@ const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
 /// Keys of protecting sections; in any other place, an operator may have meant such a section.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
-/// Maximum edit distance at which a key counts as a misspelled key of a protecting section.
+/// Maximum edit distance at which a key is taken for a misspelled key of a protecting section.
 const TYPO_LETTERS: usize = 4;
 /// Maximum edit distance for keys that name a runtime; smaller, because these keys are short.
 const RUNTIME_TYPO_LETTERS: usize = 2;

@@ -2,7 +2,7 @@
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
 //! buckets, each a tree of pages. Bolt never changes these pages in place, so bytes that were read
 //! during a write have an earlier state or are inconsistent. All work is bounded, and an
-//! inconsistent value counts as absent. This module never writes.
+//! inconsistent value is treated as absent. This module never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;

@@ -2,7 +2,7 @@
 //! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): walks
 //! a table's pages and finds one row by the text of its first column. It supports no indexes or
 //! write-ahead logs, and only UTF-8. The bytes may be inconsistent or forged, so all work is
-//! bounded, and an inconsistent row counts as absent.
+//! bounded, and an inconsistent row is treated as absent.
 
 use crate::limits;
 

@@ -332,7 +332,7 @@ pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Returns the earlier refusal if `plugin` was too busy for this caller, and so does not know the caller's pod.
+/// Returns the earlier refusal if `plugin` was too busy for this caller, and so was not told about the caller's pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();

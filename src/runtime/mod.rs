@@ -72,8 +72,8 @@ impl RuntimeKind {
 }
 
 /// Returns the state directory of `runtime` without `--root`, from the caller's variables. crun always uses
-/// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root`
-/// makes runc count as privileged).
+/// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root` makes runc act as if it
+/// were privileged).
 pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let kind = RuntimeKind::of_program(runtime);
     let is_taken = |_: &OsString| match kind {
@@ -370,7 +370,7 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without this metadata, a copy of nri-runc would count as the runtime, and would then
+        // Without this metadata, a copy of nri-runc would be taken for the runtime, and would then
         // search for a runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running
 //! container's addresses (`addresses.rs`). One short time limit applies to all of it; a missing,
-//! slow or invalid source counts as absent. This module decides nothing about a container, never
-//! asks an engine about a running one (`task_exits.rs` only follows containerd's events), and runs
-//! in the wrapper only before a refusal.
+//! slow or invalid source is treated as absent. This module decides nothing about a container,
+//! never asks an engine about a running one (`task_exits.rs` only follows containerd's events), and
+//! runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;

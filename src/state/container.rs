@@ -191,7 +191,7 @@ record! {
         /// The resctrl group that its creation makes, if it did not exist before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub makes_group: Option<String>,
-        /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
+        /// Facts that a wrapper needs for `exec`; set as long as each `exec` involves the daemon.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exec_subject: Option<Box<ExecSubject>>,
         /// Why the container was refused; empty if it was not.

@@ -40,7 +40,7 @@ pub(crate) const SCHEMA: u32 = 1;
 /// The verb of an [`InFlight`] call that starts a created container.
 pub(crate) const START: &str = "start";
 
-/// A container as the runtime knows it: IDs are unique only below one runtime root.
+/// Identifies a container: its ID is unique only below one runtime root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.

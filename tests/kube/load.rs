@@ -296,7 +296,7 @@ fn waves(space: &Namespace, handler: Option<&str>) -> Vec<Duration> {
     took
 }
 
-/// `LOAD_PODS` at once, `LOAD_SECONDS` on each side.
+/// Reads `LOAD_PODS` (pods at once) or `LOAD_SECONDS` (on each side) from the environment.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap())
 }

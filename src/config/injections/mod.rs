@@ -30,7 +30,7 @@ use Form::{Setting, Values};
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
 
-/// Maximum edit distance at which a word counts as a misspelled `on_failure`.
+/// Maximum edit distance at which a word is taken for a misspelled `on_failure`.
 const TYPO_LETTERS: usize = 4;
 
 /// Annotations on which runtimes and engines act; one that ends with a dot or slash stands for all

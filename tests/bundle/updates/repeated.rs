@@ -92,7 +92,8 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     host.logs(&["c1", "repeats linux.resources.cpu.shares = 1024", "77", "10-pin"], 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
-    // An engine's update with a new value counts as its change, not as repeated.
+    // An engine's update with a new value is treated as a change by the engine, not as a repeated
+    // value.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
     wait_until("it is settled", || count(&received, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);

@@ -105,7 +105,7 @@ impl Place {
         wall(self.command(program, words))
     }
 
-    /// Wall and processor time in milliseconds; the daemon's work counts too, even after the verb.
+    /// Wall and processor time in milliseconds, including the daemon's work, even after the verb.
     fn timed_with_daemon(&self, program: &Path, words: &[&str]) -> (f64, f64) {
         let before = self.daemon_spent();
         let begun = Instant::now();

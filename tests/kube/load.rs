@@ -254,7 +254,7 @@ fn pod_of(wave: &str, number: usize, handler: Option<&str>) -> Value {
     pod
 }
 
-/// Pods that are created at once, resized, and deleted; how long each start took.
+/// Creates pods at once, resizes and deletes them; returns how long each start took.
 fn wave(space: &Namespace, number: usize, count: usize, handler: Option<&str>) -> Vec<Duration> {
     let name = format!("wave{number}-");
     let watch = Watch::start(space);

@@ -13,7 +13,7 @@ use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_unti
 
 use super::{count, runtime_got, settled, update};
 
-/// A container to which its engine gave 128 MiB and half a processor.
+/// Creates a container to which its engine gives 128 MiB and half a processor.
 fn create(host: &TestHost) {
     let engine = json!({
         "cpu": {"shares": 1024, "quota": 50_000, "period": 100_000},

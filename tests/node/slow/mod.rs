@@ -231,7 +231,8 @@ fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     say(&format!("SLOW={seed}"));
     let (count, step) = (cases.len(), cases.len() / SAMPLE);
     let first = usize::try_from(seed).unwrap() % count;
-    // Of different kinds: similar cases are adjacent in the list.
+    // Cases at equal distances are of different kinds, because similar ones are adjacent in the
+    // list.
     (0..SAMPLE).filter_map(|number| cases.get((first + number * step) % count).copied()).collect()
 }
 

@@ -214,7 +214,7 @@ impl PodmanHost {
         output
     }
 
-    /// `nri-runc nri …`.
+    /// Runs `nri-runc nri …`.
     pub fn nri(&self, words: &[&str]) -> Output {
         self.call(&self.program(), &[&["nri"], words].concat())
     }
@@ -287,13 +287,13 @@ fn file(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
-/// `podman version 4.3.1` is 4.
+/// Returns 4 for `podman version 4.3.1`.
 fn major(version: &str) -> u32 {
     let number = version.strip_prefix("podman version ").and_then(|rest| rest.split('.').next());
     number.and_then(|number| number.parse().ok()).expect(version)
 }
 
-/// The folders that become `/etc` and `/var/lib`.
+/// Fills the folders that become `/etc` and `/var/lib`.
 fn lay_out(dir: &Path, tools: &Path, more: &str) {
     let etc = dir.join("etc");
     for folder in ["etc/containers", "etc/nri-runc", "var-lib"] {

@@ -91,7 +91,7 @@ pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
     );
 }
 
-/// The text of `--help` after the first sentence.
+/// Appends the text of `--help` after the first sentence.
 fn append_details(roff: &mut Roff, verb: &Command, about: &str) {
     let long = verb.get_long_about().map(ToString::to_string).unwrap_or_default();
     let details = long.strip_prefix(about).unwrap_or(&long).trim_start_matches('.').trim();

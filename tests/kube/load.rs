@@ -217,7 +217,7 @@ impl Watch {
         Self { kubectl, ready, reader: Some(reader) }
     }
 
-    /// How long after `begun` each of `count` pods was ready.
+    /// Returns how long after `begun` each of `count` pods was ready.
     fn wait(&self, begun: Instant, wave: &str, count: usize) -> Vec<Duration> {
         let of_wave = || {
             let ready = self.ready.lock().unwrap();

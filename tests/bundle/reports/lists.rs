@@ -35,7 +35,7 @@ fn with_three_pods() -> TestHost {
     host
 }
 
-/// Standard output, standard error, exit code.
+/// Returns standard output, standard error and exit code.
 fn call(host: &TestHost, words: &[&str]) -> (String, String, Option<i32>) {
     let output = host.call(&[&["nri"][..], words].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -163,7 +163,7 @@ impl Docker {
         self.host.path("bin/nri-runc")
     }
 
-    /// `daemon.json`.
+    /// The path of `daemon.json`.
     pub(super) fn settings(&self) -> PathBuf {
         self.host.path("etc/daemon.json")
     }

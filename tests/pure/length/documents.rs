@@ -347,7 +347,7 @@ const RLIMITS: [&str; 16] = [
     "RLIMIT_STACK",
 ];
 
-/// Plugin values that an `exec` receives, `count` of them.
+/// `count` plugin values that an `exec` receives.
 fn carried(count: usize) -> Vec<ProcessValue> {
     let value = |field: String, plugin: Value| {
         let (engine, plugin) =

@@ -43,7 +43,7 @@ pub fn prepared(more: &str) -> tempfile::TempDir {
     temp
 }
 
-/// `nri-runc nri VERB …` with the configuration of `temp`.
+/// The command `nri-runc nri VERB …` with the configuration of `temp`.
 pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(crate::program::nri_runc());
     command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);

@@ -78,7 +78,7 @@ impl RespondingPlugin {
         self
     }
 
-    /// `EVENT NAME`, in order.
+    /// Returns the received events as `EVENT NAME`, in order.
     pub fn received(&self) -> Vec<String> {
         self.received.lock().unwrap().clone()
     }

@@ -162,7 +162,7 @@ fn sentence(text: &str) -> String {
     if text.is_empty() || text.ends_with('.') { text } else { text + "." }
 }
 
-/// Words between backticks are bold.
+/// Returns the text with the words between backticks in bold.
 fn spans(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate();
     let words = parts.map(|(index, part)| if index % 2 == 1 { bold(part) } else { roman(part) });

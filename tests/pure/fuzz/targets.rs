@@ -53,7 +53,7 @@ impl Upcalls for Nobody {
     }
 }
 
-/// A connection on which a plugin sends `bytes` and then nothing.
+/// Serves a connection on which a plugin sends `bytes` and then nothing.
 fn connection(bytes: &[u8]) {
     let settings = Settings {
         registration_timeout: Duration::from_secs(60),

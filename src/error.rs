@@ -127,22 +127,22 @@ impl Error {
         self
     }
 
-    /// The operator's rule that caused the failure; empty for none.
+    /// Returns the operator's rule that caused the failure; empty for none.
     pub fn rule(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.rule)
     }
 
-    /// The field that caused the failure; empty for none.
+    /// Returns the field that caused the failure; empty for none.
     pub fn field(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.field)
     }
 
-    /// The plugin that caused the failure; empty for none.
+    /// Returns the plugin that caused the failure; empty for none.
     pub fn plugin(&self) -> &str {
         self.origin.as_ref().map_or("", |origin| &origin.plugin)
     }
 
-    /// The line without the next step.
+    /// Returns the line without the next step.
     pub fn why(&self) -> String {
         let mut line = String::new();
         for doing in &self.doing {
@@ -183,7 +183,7 @@ impl Error {
         &self.cause
     }
 
-    /// The next step; empty for none.
+    /// Returns the next step; empty for none.
     pub fn next_step(&self) -> &str {
         self.hint.as_deref().unwrap_or_default()
     }

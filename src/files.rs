@@ -26,7 +26,7 @@ use crate::presence::IfThere;
 /// Creates a private directory (0700), and refuses one that others could write to (D11).
 ///
 /// # Errors
-/// Fails when it cannot be made, is a link, belongs to another user or is open to others.
+/// Fails when it cannot be made, is a link, belongs to another user or is writable by others.
 pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     if let Ok(there) = std::fs::symlink_metadata(path) {
         return refuse_shared_dir(path, &there);
@@ -36,10 +36,10 @@ pub(crate) fn make_private_dir(path: &Path) -> Result<()> {
     refuse_shared_dir(path, &std::fs::symlink_metadata(path)?)
 }
 
-/// Refuses every directory that other users can access, with a hint for the fix.
+/// Refuses a directory of another user, or one that others can write to, with a hint for the fix.
 ///
 /// # Errors
-/// Fails when it is a link or a file, belongs to another user or is open to others.
+/// Fails when it is a link or a file, belongs to another user or is writable by others.
 pub(crate) fn refuse_shared_dir(path: &Path, there: &std::fs::Metadata) -> Result<()> {
     let (shown, own) = (path.display(), nix::unistd::geteuid().as_raw());
     let mode = there.mode() & 0o7777;
@@ -290,7 +290,7 @@ pub(crate) fn replace_at(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<()>
 }
 
 /// Opens a file to read it. Any user may have created the file (D53), so the call never blocks, and
-/// fails unless the file is regular. Files of the kernel count as regular.
+/// fails unless the file is regular. The kernel's own files are regular.
 fn opened<P: nix::NixPath + ?Sized>(
     dir: impl AsFd,
     path: &P,
@@ -406,7 +406,7 @@ pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     read_whole(&opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)?, limit)
 }
 
-/// Reads the number in a small file of the run directory; `None` without one.
+/// Reads the count in a file of the run directory; 1 if malformed, `None` without the file.
 pub(crate) fn read_count(path: &Path) -> Option<usize> {
     let text = read_own_text(path, limits::LINE).or_absent()?;
     Some(text.trim().parse().unwrap_or(1))

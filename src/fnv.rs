@@ -2,13 +2,13 @@
 //! The FNV-1a hash, in 64 and 128 bits. Both are stored on disk (records, notes, Bolt databases),
 //! so they never change. They detect accidents, not attacks.
 
-/// The 64-bit hash.
+/// Returns the 64-bit hash.
 pub(crate) fn fnv64(bytes: impl IntoIterator<Item = u8>) -> u64 {
     let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
-/// The 128-bit hash.
+/// Returns the 128-bit hash.
 pub(crate) fn fnv128(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! HTTP responses for probes and Prometheus. Each connection serves one request; the length of its
-//! head and its time are limited. When too many are open, the oldest is closed, so that slow
-//! clients do not exclude others.
+//! HTTP responses for probes and Prometheus. Each connection serves one request, with limits for
+//! the length of its head and for its time. If too many connections are open, the oldest is closed,
+//! so that slow clients do not exclude others.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

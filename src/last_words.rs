@@ -68,7 +68,7 @@ fn words_in(path: &Path) -> Option<String> {
     of_output(&String::from_utf8_lossy(&bytes))
 }
 
-/// Returns the end of a program's output as one line.
+/// Returns the last line of a program's output, or its last panic, as one line.
 pub(crate) fn of_output(text: &str) -> Option<String> {
     // The standard library's advice about backtraces does not help an operator.
     let lines = text.lines().map(str::trim).take_while(|line| *line != "stack backtrace:");

@@ -17,7 +17,7 @@ pub(crate) mod audit;
 pub(crate) mod cgroup;
 /// Asks several plugins in order and merges their answers.
 pub(crate) mod chain;
-/// The time of day.
+/// The time of day, and the monotonic clock.
 pub(crate) mod clock;
 /// The settings: one table of keys, defaults and meanings.
 pub(crate) mod config;
@@ -33,7 +33,7 @@ mod ends;
 pub(crate) mod engine;
 /// The error type: one line that an operator can act on.
 pub(crate) mod error;
-/// Reads and replaces files; follows no links and leaves no partial file.
+/// Reads and replaces files; leaves no partial file.
 pub(crate) mod files;
 /// The FNV-1a hash.
 mod fnv;

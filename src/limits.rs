@@ -91,7 +91,8 @@ pub(crate) const EVENT_POD_NAME: usize = 200;
 pub(crate) const EVENT_MESSAGE: usize = 900;
 /// Lines of one record about refusals: an engine may retry a start forever.
 pub(crate) const REFUSALS: usize = 20;
-/// First and last entries of one list in a record: an engine may repeat requests forever.
+/// First entries, and as many last ones, of a list in a record: an engine may repeat requests
+/// forever.
 pub(crate) const ENDS: usize = 200;
 /// Log lines about the entries of one list; the other entries are counted in one more line.
 pub(crate) const LISTED: usize = 20;
@@ -182,7 +183,7 @@ pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// container may be created again under its ID. The newest record is always kept.
 pub(crate) const KEPT_RECORDS: usize = 256;
 pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
-/// Deleted containers kept for their engine; beyond the limit the oldest count as removed.
+/// Deleted containers kept for their engine; beyond the limit the oldest are treated as removed.
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// CRI-O pod folders that are awaited concurrently; further pods are announced with their first
 /// container.

@@ -42,15 +42,15 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`. With the first, only the audit log needs each `exec`. With the
-/// others, a wrapper asks the daemon, because exec rules exist, plugins handle execs, or missing
-/// plugins refuse execs.
+/// Contents of `Config::execs_file`. With [`EXECS_FOR_AUDIT`], only the audit log needs each
+/// `exec`. With the others, a wrapper asks the daemon, because there are exec rules, or plugins
+/// that handle execs; with [`EXECS_PROTECTED`], an `exec` is refused without these plugins.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
-/// The engine's variables that the wrapper passes on; it passes on no other variable.
+/// The engine's variables that the wrapper sends to the daemon; it sends no other variable.
 pub(crate) const ENGINE_VARIABLES: [&str; 9] = [
     "GRPC_ADDRESS",
     "NAMESPACE",
@@ -141,7 +141,7 @@ named! {
         CreateRuntime = 2 => "createRuntime",
         /// The container was created, or its process was started; runtimes differ.
         Poststart = 3 => "poststart",
-        /// The runtime has deleted it.
+        /// The runtime has deleted the container.
         Poststop = 4 => "poststop",
     }
 }
@@ -180,9 +180,9 @@ pub enum DaemonResponse {
         /// The daemon's program version.
         version: String,
     },
-    /// The response to an admin verb, as JSON; after parts of it, the rest.
+    /// The response to an admin verb, as JSON, or the last part of a long one.
     Admin(String),
-    /// The next part of such a response.
+    /// A part of a long response to an admin verb; another part follows.
     AdminPart(String),
     /// The daemon is about to exit and has not acted on the request; the wrapper must ask the next
     /// daemon.

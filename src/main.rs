@@ -3,7 +3,7 @@
 //!
 //! It does not use std's entry point, which would ignore SIGPIPE, open /dev/null on closed
 //! descriptors and install signal stacks before `main`. The real runtime inherits dispositions and
-//! descriptors, and must not be able to distinguish nri-runc from the engine.
+//! descriptors, and must not be able to notice that nri-runc, not the engine, started it.
 #![no_main]
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};

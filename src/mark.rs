@@ -5,7 +5,8 @@
 //! Together with the verdict on a container's creation, the daemon writes one file for each
 //! container that needs one, below its records; the file is removed with the container. A wrapper
 //! finds it by a hash of runtime root and ID, so a container without a mark costs one failing
-//! `openat`. Its content never comes from the bundle, so the container's author cannot forge it.
+//! `openat`. The content of a mark never comes from the bundle, so the container's author cannot
+//! forge it.
 //!
 //! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
 //! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
@@ -116,7 +117,7 @@ pub(crate) fn added_groups<'a>(
 }
 
 /// Returns the values that `exec` applies, from changes (field, value before, value after). If
-/// several changes set one field, the first value before and the last value after count.
+/// several changes set one field, the result has the first value before and the last value after.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {
@@ -206,7 +207,7 @@ fn text(value: &[u8]) -> Option<String> {
     std::str::from_utf8(value).ok().map(str::to_owned)
 }
 
-/// Returns the name of a container's mark.
+/// Returns the file name of a container's mark.
 pub(crate) fn file_name(root: &str, id: &str) -> String {
     let mut bytes = Vec::with_capacity(root.len() + 1 + id.len());
     bytes.extend_from_slice(root.as_bytes());

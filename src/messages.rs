@@ -18,8 +18,7 @@ const WRAPS: char = '+';
 /// The mark of a code whose message is no longer printed.
 const RETIRED: char = '-';
 
-/// The text that may follow a message in its line: the end, the next step, an outer error, an
-/// effect.
+/// Texts that may follow a message within its line: before the next step, an error, an effect.
 const ENDS: [&str; 3] = [" (", ": ", "; it was"];
 
 /// A row of the table.
@@ -38,7 +37,7 @@ pub struct Message {
 /// A message found in a line.
 struct Found {
     message: Message,
-    /// The line's bytes from the first word of the message to its last one.
+    /// The part of the line from the message's first fixed text to its last one.
     at: Range<usize>,
     /// The length of the message's fixed parts, in bytes.
     own: usize,
@@ -69,8 +68,8 @@ pub(crate) fn with_code(line: &str) -> String {
 }
 
 /// Returns the code of the message in a line that has no code yet. Of several messages, the one
-/// with the longest fixed text wins, because it is the most specific; one that wraps others counts
-/// only if no other is found.
+/// with the longest fixed text wins, because it is the most specific; one that wraps others is
+/// chosen only if no other is found.
 pub fn code_of(line: &str) -> Option<&'static str> {
     if line.len() > limits::LINE_WITH_CODE || line.contains(" [NR") {
         return None;
@@ -91,7 +90,7 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     own.max_by_key(|found| (!found.message.wraps, found.own)).map(|found| found.message.code)
 }
 
-/// Whether a more specific message covers this part of the line.
+/// Whether a message with more fixed text ends at the same place.
 fn is_refined(one: &Found, all: &[Found]) -> bool {
     all.iter().any(|other| other.at.end == one.at.end && other.own > one.own)
 }

@@ -7,10 +7,10 @@ pub trait Named: Copy + 'static {
     /// Every variant, in the order of the list.
     const ALL: &'static [Self];
 
-    /// The variant's name.
+    /// Returns the variant's name.
     fn name(self) -> &'static str;
 
-    /// All names, in the order of the list.
+    /// Returns all names, in the order of the list.
     fn names() -> impl Iterator<Item = &'static str> {
         Self::ALL.iter().map(|one| one.name())
     }

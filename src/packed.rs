@@ -33,12 +33,12 @@ impl PackedLines {
         Self { lengths: lengths.into(), deflated: deflated.into() }
     }
 
-    /// The length of all lines in bytes.
+    /// Returns the length of all lines in bytes.
     pub(crate) fn size(&self) -> usize {
         self.lengths.iter().sum()
     }
 
-    /// The lines as one text.
+    /// Returns the lines as one text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::with_capacity(self.size());
         if let Err(error) = DeflateDecoder::new(&*self.deflated).read_to_string(&mut text) {

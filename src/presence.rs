@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether a file, folder or process exists. "It does not exist" and "this cannot be
 //! determined now" (no descriptor left, no memory, a bad disk) are different results; only the
-//! first may end anything. `Ok(None)` and `Ok(false)` mean that the kernel reports absence; an
-//! error means unknown, and the caller retries or chooses the outcome that loses no container.
+//! first is a reason to remove or stop something. `Ok(None)` and `Ok(false)` mean that the kernel
+//! reports absence; an error means unknown, and the caller retries or chooses the outcome that
+//! loses no container.
 
 use std::io;
 use std::path::Path;

@@ -5,8 +5,8 @@
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
 //!
-//! Only the kernel's report counts as proof that a process is gone: if no descriptor is free, every
-//! function here returns an error.
+//! Only the kernel's report proves that a process is gone: if no descriptor is free, the functions
+//! here return an error ([`is_of_this_host`] returns false).
 
 use std::ffi::OsString;
 use std::io;
@@ -23,8 +23,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The arguments of a process, its program's name first; none if the process has ended, and for a
-/// moment during its execve(2).
+/// Returns the arguments of a process, its program's name first; none if the process has ended, and
+/// for a moment during its execve(2).
 ///
 /// # Errors
 /// Fails when they cannot be read.
@@ -46,7 +46,7 @@ pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
     Ok(link?.is_some())
 }
 
-/// The parent of a process; `None` if the process has ended.
+/// Returns the parent of a process; `None` if the process has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -54,7 +54,7 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
-/// The process's name, as the kernel truncates it, and its parent; `None` if the process has ended.
+/// Returns the process's name, as the kernel truncates it, and its parent; `None` if it has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -67,7 +67,7 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
     Ok(Some((name, parent)))
 }
 
-/// The login user of a process; `None` if it belongs to no login.
+/// Returns the login user of a process; `None` if it belongs to no login.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -77,7 +77,7 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     Ok(uid.filter(|uid| *uid != u32::MAX))
 }
 
-/// The OOM score adjustment of a process; `None` if the process has ended.
+/// Returns the OOM score adjustment of a process; `None` if the process has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -106,8 +106,8 @@ const LIMITS: [(&str, &str); 16] = [
     ("RLIMIT_STACK", "Max stack size"),
 ];
 
-/// A resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None` if the
-/// process has ended, or the kernel does not show this limit.
+/// Returns a resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None`
+/// if the process has ended, or the kernel does not show this limit.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -120,7 +120,7 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
     Ok(values.next().zip(values.next()).map(|(soft, hard)| format!("{soft}:{hard}")))
 }
 
-/// When a process started, in clock ticks since the host was booted; `None` if it has ended.
+/// Returns when a process started, in clock ticks since the host's boot; `None` if it has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -128,9 +128,9 @@ pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
 
-/// Whether a process is of this process's user and PID namespace. If not, its command line and
-/// environment are not read, because they are in the process's memory, and a container's process
-/// can make the reader wait.
+/// Whether a process is of this process's user and PID namespace. If not, callers do not read its
+/// command line and environment, because these are in the process's memory, and a container's
+/// process can make the reader wait.
 pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
     let namespace =
         |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
@@ -139,7 +139,7 @@ pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
         && namespace(&pid.to_string()) == namespace("self")
 }
 
-/// A variable of a process's initial environment.
+/// Returns a variable of a process's initial environment.
 ///
 /// # Errors
 /// Fails when its environment cannot be read.
@@ -233,9 +233,9 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// A field of `stat` by its number in proc_pid_stat(5), from the third on. The buffer fits the
-/// whole file (52 numbers and a name of at most 64 bytes), because it is read several times for
-/// each command.
+/// Returns a field of `stat` by its number in proc_pid_stat(5), from the third on. The file is read
+/// at once (52 numbers and a name of at most 64 bytes fit the buffer), because each command needs
+/// it several times.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

@@ -341,7 +341,7 @@ impl EventStream {
         self.lost.get()
     }
 
-    /// Starts following; `None` at the limit of followers.
+    /// Creates a reader that follows new events; `None` at the limit of such readers.
     pub(crate) fn follower(self: &Rc<Self>, since: &Since) -> Option<EventReader> {
         if self.followers.get() >= limits::EVENT_READERS {
             return None;
@@ -352,7 +352,7 @@ impl EventStream {
         Some(reader)
     }
 
-    /// Reads once, without keeping a connection.
+    /// Creates a reader that is not one of the followers, for a single read.
     pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> EventReader {
         let ring = self.ring.borrow();
         let (next, is_other) = match since {
@@ -514,7 +514,7 @@ mod tests {
         let read = all(&mut stream.reader(&cursor(&old)));
         assert_eq!((&read[0]["kind"], &read[0]["lost"]), (&json!("lost"), &Value::Null));
         assert_eq!(read[1]["container_id"], "new");
-        // A number that this daemon has not reached yet counts as another daemon's cursor.
+        // A number that this daemon has not reached yet is treated as another daemon's cursor.
         let future = Since::Cursor { stream: stream.ring.borrow().stream.clone(), number: 7 };
         assert_eq!(all(&mut stream.reader(&future))[0]["kind"], "lost");
     }

@@ -12,7 +12,7 @@ pub(crate) fn put(bytes: &mut Vec<u8>, tag: u8, value: &[u8]) {
     bytes.extend_from_slice(value);
 }
 
-/// The fields in order. The last item is an error if a field is truncated.
+/// Returns the fields in order. The last item is an error if a field is truncated.
 pub(crate) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Result<(u8, &[u8])>> {
     std::iter::from_fn(move || {
         let (&tag, rest) = bytes.split_first()?;

@@ -25,13 +25,13 @@ pub(crate) fn printable_page(page: &str) -> String {
     shown
 }
 
-/// UTC time in whole seconds, the form that containerd's shim can read.
+/// Formats a time as UTC in whole seconds, the form that containerd's shim can read.
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     format!("{}Z", date_and_time(seconds))
 }
 
-/// Unix time in nanoseconds as text with all digits; `None` for an unknown time.
+/// Formats a Unix time in nanoseconds with all digits; `None` for an unknown time.
 pub fn rfc3339_nanos(nanos: i64) -> Option<String> {
     let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)?;
     let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -53,7 +53,7 @@ fn date_and_time(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
-/// A span of time in at most two units, as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
+/// Formats a time span in at most two units, as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
 pub(crate) fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600, seconds / 60);
     let mut shown = String::new();
@@ -70,7 +70,7 @@ pub(crate) fn span(seconds: u64) -> String {
     shown
 }
 
-/// The time since `nanos` (Unix time) as text; a dash if unknown.
+/// Formats the time since `nanos` (Unix time) as text; a dash if unknown.
 pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();
@@ -79,13 +79,13 @@ pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     span(now.saturating_sub(nanos / 1_000_000_000))
 }
 
-/// A number with its noun: `1 pod`, `2 pods`.
+/// Formats a number with its noun: `1 pod`, `2 pods`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{ending}")
 }
 
-/// As many names as fit one line, and the number of others.
+/// Lists the first names, as many as fit one line, and the number of others.
 pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     let first: Vec<&str> = names.iter().take(limits::NAMES).map(AsRef::as_ref).collect();
     match names.len().checked_sub(limits::NAMES) {
@@ -94,8 +94,8 @@ pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// The first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose is
-/// returned whole.
+/// Returns the first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose
+/// is returned whole.
 pub fn short_id(id: &str) -> &str {
     let is_made = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_made { &id[..13] } else { id }

@@ -11,7 +11,7 @@ tokio::task_local! {
     static CURRENT: TraceContext;
 }
 
-/// The span of the current work, if its caller is traced.
+/// Returns the span of the current work, if its caller is traced.
 pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.try_with(Clone::clone).ok()
 }
@@ -34,7 +34,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// The metadata for a plugin's request, under the names of the W3C headers.
+    /// Returns the metadata for a plugin's request, under the names of the W3C headers.
     pub(crate) fn into_metadata(self) -> Vec<(&'static str, String)> {
         let state = (!self.state.is_empty()).then_some(("tracestate", self.state));
         [("traceparent", self.parent)].into_iter().chain(state).collect()
@@ -72,7 +72,7 @@ impl TraceContext {
     }
 }
 
-/// A number of exactly `count` hexadecimal digits in lower case.
+/// Parses a number of exactly `count` hexadecimal digits in lower case.
 fn digits(text: &str, count: usize) -> Option<u128> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_right = text.len() == count && text.bytes().all(is_digit);

@@ -2,7 +2,7 @@
 //! The work for one response grows linearly with its size.
 //!
 //! Each kind of list is merged and patched at one size and at eight times that size, alternately
-//! and several times; the fastest run of each counts. Linear work takes eight times as long,
+//! and several times; the fastest runs are compared. Linear work takes eight times as long,
 //! quadratic work sixty-four: the bound is in between, so that a busy machine does not matter.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -356,6 +356,6 @@ fn an_oversized_response_is_refused_with_plugin_and_field() {
     let hooks = api::Hooks { prestart: words, ..Default::default() };
     let hooks = Adjustment { hooks: Some(hooks).into(), ..Default::default() };
     assert!(refusal(hooks).unwrap_err().contains("more than 50000 entries in all"));
-    // Options count too, so this one is near both bounds.
+    // Options are counted too, so this one is near both bounds.
     assert!(refusal(just).is_ok());
 }

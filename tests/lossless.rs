@@ -212,7 +212,7 @@ fn draft(bytes: &[u8], with_duplicates: bool) -> (String, Draft<'_>) {
     (draft.root(), draft)
 }
 
-/// One small change; `area` selects its kind.
+/// Adds one small change; `area` selects its kind.
 fn change(choices: &mut Choices<'_>, area: u8, adjustment: &mut api::ContainerAdjustment) {
     let minus = if choices.yes() { "-" } else { "" };
     let digit = choices.below(3);

@@ -404,7 +404,8 @@ fn no_failed_look_up_counts_as_an_absent_value() {
             // The text after these calls concerns the result.
             let after = after.and_then(|after| after.split("or_absent()").next());
             let after = after.and_then(|after| after.split("if_there()").next());
-            // For metadata and file types the answer is known.
+            // Variables of these names are no paths: they contain metadata, a file type or a known
+            // answer.
             let is_path = |what: &str| !["meta", "kind", "there", "cgroups"].contains(&what);
             let looks_away = looks.captures(statement).is_some_and(|seen| is_path(&seen["what"]));
             if looks_away || after.is_some_and(|after| forgets.is_match(after)) {
@@ -421,7 +422,7 @@ fn no_failed_look_up_counts_as_an_absent_value() {
 fn programs_of_tests_are_written_by_a_separate_process() {
     for (name, text) in sources("tests").into_iter().chain(sources("benches")) {
         for call in [["fs::", "copy("].concat(), ["from_mode(", "0o755"].concat()] {
-            // An access mode that is restored, and a folder.
+            // With `temp.path()`, the mode is that of a folder.
             let found =
                 text.lines().find(|line| line.contains(&call) && !line.contains("temp.path()"));
             assert_eq!(found, None, "{name}: test_support::program does it");

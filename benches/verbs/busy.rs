@@ -27,7 +27,7 @@ const FLOOD: u64 = 20;
 const EACH: Duration = Duration::from_millis(1);
 const OWED: usize = 256;
 
-/// Duration of the creations before that, with which the others are compared.
+/// Duration of the creations without load, with which those under load are compared.
 const QUIET: Duration = Duration::from_secs(4);
 
 fn create(place: &Place) -> f64 {
@@ -111,7 +111,7 @@ async fn flood(socket: &Path, begins: Sender<()>, answered: Arc<AtomicU64>) {
         let Ok(owed) = Arc::clone(&owed).try_acquire_owned() else { continue };
         let (asks, answered) = (stub.runtime(), Arc::clone(&answered));
         tokio::spawn(async move {
-            // No answer, if it has waited for too long or disconnects.
+            // There is no answer if the request waited too long, or the plugin disconnects.
             if let Ok(answer) = asks.update_containers(&shares("u", 1000 + value % 1000)).await {
                 assert!(answer.failed.is_empty(), "an update failed");
                 answered.fetch_add(1, Ordering::Relaxed);

@@ -64,7 +64,7 @@ impl Side {
         answer.trim().to_owned()
     }
 
-    /// Wall and processor time of one creation, in microseconds.
+    /// Returns the wall and processor time of one creation, in microseconds.
     pub(crate) fn run(&mut self, events: u32, at: usize) -> (f64, f64) {
         let answer = self.ask(&format!("run {events} {at}"));
         let mut numbers = answer.split(' ').map(|n| n.parse::<f64>().unwrap() / 1000.0);
@@ -80,7 +80,7 @@ impl Drop for Side {
     }
 }
 
-/// The container that is created: like a Kubernetes container, 9 KiB.
+/// Writes the request to create a container that is like one of Kubernetes (9 KiB).
 pub(crate) fn write_request(dir: &Path) {
     let map = |count: usize, what: &str| {
         (0..count)
@@ -136,7 +136,7 @@ pub(crate) fn write_small_request(dir: &Path) {
         .unwrap();
 }
 
-/// Duration of one plugin's synchronization with `count` containers, in milliseconds.
+/// Returns the duration of one plugin's synchronization with `count` containers, in milliseconds.
 pub(crate) fn synchronized(command: Command, dir: &Path, name: &str, count: usize) -> f64 {
     let mut side = Side::alone(command, dir, &format!("{name}-sync"), "small");
     assert_eq!(side.ask(&format!("state {count}")), "ok");

@@ -189,8 +189,8 @@ fn pairs(place: &Place) -> (Vec<f64>, Vec<f64>) {
     (ours, theirs)
 }
 
-/// With one plugin, and a longer config.json: by one member that NRI does not know, or by annotations that each plugin
-/// receives.
+/// Measures one plugin and a longer config.json: by one member that NRI does not know, or by annotations that each
+/// plugin receives.
 fn document(place: &Place, name: &'static str) -> Curve {
     let text = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
     let _one = beyond::one(place);
@@ -220,7 +220,7 @@ fn document(place: &Place, name: &'static str) -> Curve {
     Curve { name, unit: "ms", points, limit }
 }
 
-/// With one plugin and 1 to 1,000 rules, of which only the last matches the pod.
+/// Measures one plugin and 1 to 1,000 rules, of which only the last matches the pod.
 fn rules(place: &mut Place) -> Curve {
     let mut points = Vec::new();
     for x in [1, 10, 100, 1000] {
@@ -244,7 +244,7 @@ fn rules(place: &mut Place) -> Curve {
     Curve { name: "rules", unit: "ms", points, limit }
 }
 
-/// Beside up to 10,000 known containers: a creation, the daemon's memory, its start.
+/// Measures a creation, the daemon's memory and its start, beside up to 10,000 known containers.
 fn many(binary: &Path, tools: &Path) -> Vec<Curve> {
     let [mut creations, mut memory, mut starts] = [const { Vec::new() }; 3];
     for x in [10, 100, 1_000, 10_000] {

@@ -105,7 +105,7 @@ impl Place {
         wall(self.command(program, words))
     }
 
-    /// Wall and processor time in milliseconds; the daemon's work counts too, even after the verb.
+    /// Wall and processor time in milliseconds, including the daemon's work, even after the verb.
     fn timed_with_daemon(&self, program: &Path, words: &[&str]) -> (f64, f64) {
         let before = self.daemon_spent();
         let begun = Instant::now();
@@ -174,8 +174,8 @@ impl Place {
         command
     }
 
-    /// Wrapped against bare, in turns: wall time, and processor time, which depends less on the machine's load.
-    /// Writing the bundle is not measured.
+    /// Compares wrapped and bare calls, in turns: wall time, and processor time, which depends less on the machine's
+    /// load. Writing the bundle is not measured.
     fn create(&self, names: [&'static str; 2], what: &'static str) -> [Ratio; 2] {
         let bundle = self.path("bundle").display().to_string();
         let words = ["create", "--bundle", &bundle, "c"];
@@ -313,8 +313,8 @@ fn memory(
     [ratio(0, ours.resident, theirs.resident), ratio(1, ours.private, theirs.private)]
 }
 
-/// Memory below /run, where engines keep bundles. If /run is not in memory, as in containers, a separate file
-/// system is mounted there, which scripts/bench.sh removes.
+/// Returns a folder in memory below /run, where engines keep bundles. If /run is not in memory, as in containers, a
+/// separate file system is mounted there, which scripts/bench.sh removes.
 fn base() -> &'static Path {
     let (run, own) = (Path::new("/run"), Path::new("/run/nri-runc-bench"));
     let is_memory = |path: &Path| {

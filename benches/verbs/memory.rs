@@ -33,7 +33,7 @@ impl Memory {
 }
 
 impl Place {
-    /// Memory of the wrapper in a whole `create`, at its execve of the runtime: `wait4` would include the
+    /// Returns the wrapper's memory in a whole `create`, when it executes the runtime: `wait4` would include the
     /// process that started it.
     pub(super) fn before_exec(&self) -> Memory {
         let bundle = self.path("bundle").display().to_string();

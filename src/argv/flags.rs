@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The flags of runc, crun and youki: which of them take a value, and which the wrapper reads.
 //!
-//! Tables only; `walk.rs` applies them. A flag is listed if the wrapper needs its value, or if its
-//! value could be taken for the verb or the container's ID.
-//! Reference: the `--help` of runc 1.1 to 1.6, crun 1.8 to 1.29 and youki 0.7, by verb.
+//! Tables only; `walk.rs` applies them. A flag is listed if the wrapper needs it, or to show
+//! whether the word after it is its value rather than the verb or the container's ID. Reference:
+//! the `--help` of runc 1.1 to 1.6, crun 1.8 to 1.29 and youki 0.7, by verb.
 
 use super::Verb;
 
@@ -57,7 +57,7 @@ pub(super) enum FlagMeaning {
     PidFile,
     /// The file with the process document of an `exec`.
     Process,
-    /// The terminal and the user of the process of an `exec`.
+    /// Whether the process of an `exec` has a terminal.
     Tty,
     User,
     Cwd,
@@ -72,7 +72,7 @@ pub(super) enum FlagMeaning {
     Regex,
     /// Makes the runtime only print something.
     Help,
-    /// Not used; listed because it may take a value.
+    /// Not used by nri-runc; listed to show whether it takes a value.
     Passed,
 }
 
@@ -111,14 +111,14 @@ pub(super) const GLOBAL: &[Flag] = &[
     lone("systemd-log", "", FlagMeaning::Passed, KnownBy::Youki),
 ];
 
-/// Flags that end a call before its verb is read.
+/// Flags before the verb with which the runtime only prints its help or version.
 pub(super) const GLOBAL_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
     lone("version", "vV", FlagMeaning::Help, KnownBy::All),
 ];
 
-/// Flags that end a call after the verb; no runtime accepts `--version` there.
+/// Flags after the verb with which the runtime only prints help; none accepts `--version` there.
 pub(super) const VERB_ENDS: &[Flag] = &[
     lone("help", "h?", FlagMeaning::Help, KnownBy::All),
     lone("usage", "", FlagMeaning::Help, KnownBy::Crun),
@@ -192,7 +192,7 @@ const UPDATE: &[Flag] = &[
     word("memory-reservation", "", FlagMeaning::Resource, KnownBy::All),
     word("memory-swap", "", FlagMeaning::Resource, KnownBy::All),
     word("pids-limit", "", FlagMeaning::Resource, KnownBy::All),
-    // No runtime accepts these members in `--resources`, so they stay flags.
+    // No runtime reads these values from `--resources`, so they stay flags.
     word("l3-cache-schema", "", FlagMeaning::Passed, KnownBy::All),
     word("mem-bw-schema", "", FlagMeaning::Passed, KnownBy::All),
 ];

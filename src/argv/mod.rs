@@ -11,17 +11,18 @@
 //! * `-bundle B` is a long name (runc), not `-b undle` (crun, youki); `-b=B` is `B` (runc, youki),
 //!   not `=B` (crun). Only words that runc does not accept are tried as crun's and youki's bundled
 //!   letters (`-fr`, `-bB`) and crun's shortened names (`--bund`).
-//! * Flags count at any position, also after the ID (runc, youki; crun refuses them there), and
-//!   runc 1.6 takes global flags after the verb. `exec` and `kill` end at their first plain word,
-//!   as in runc 1.6: up to 1.5 `kill ID --all 9` went to the container `9`.
+//! * Flags are recognized at any position, also after the ID (runc, youki; crun refuses them
+//!   there), and runc 1.6 takes global flags after the verb. The flags of `exec` and `kill` end at
+//!   the first plain word, as in runc 1.6; up to 1.5, runc read `kill ID --all 9` as a kill of the
+//!   container `9`.
 //! * A flag given twice: the last wins (runc, crun; youki refuses most).
 //! * The IDs `help` and `h` request help, as in runc 1.6, for any runtime. Up to runc 1.5 and in
 //!   crun they are IDs: such a call is inert here, but the wrapper still involves plugins.
-//! * A lone flag may have a value, `--force=false` (runc; the others refuse it).
+//! * A boolean flag may have a value, `--force=false` (only runc; the others refuse it).
 //!
-//! Words that can be parsed count as a real call even if a runtime would refuse them: asking
-//! plugins needlessly is harmless. A call is inert only if no runtime would act on it, except for
-//! those two IDs.
+//! A command line that can be parsed is treated as a real call even if a runtime would refuse it:
+//! asking plugins needlessly is harmless. A call is inert only if no runtime would act on it,
+//! except for those two IDs.
 //!
 //! An unlisted flag is assumed to take no value, unless there is one plain word too many: then the
 //! next word was its value. So an unknown flag of a future runtime cannot hide the verb or the ID.
@@ -74,7 +75,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns the verb as written; `other` and `none` for the last two.
+    /// Returns the verb as written, `other` for [`Verb::Other`] and `none` for [`Verb::None`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Nri => "nri",
@@ -96,7 +97,7 @@ impl Verb {
         }
     }
 
-    /// Returns the verb of a word.
+    /// Returns the verb that this word names; `Other` for every other word.
     pub fn from_word(word: &OsStr) -> Self {
         flags::VERBS.iter().find(|(name, _)| word == *name).map_or(Self::Other, |(_, verb)| *verb)
     }
@@ -172,8 +173,8 @@ pub struct CommandLine {
     /// Whether the runtime will only print help, a version or a usage error, and touch no
     /// container.
     pub is_inert: bool,
-    /// The single resources of update, in their order, which [`for_update_by_stdin`] removes along
-    /// with `--resources`. runc ignores them if `--resources` is given.
+    /// The resources of update that separate flags give, in order. [`for_update_by_stdin`] removes
+    /// them along with `--resources`; runc ignores them if `--resources` is given.
     pub resource_flags: Vec<ResourceFlag>,
 }
 
@@ -235,9 +236,9 @@ pub fn read(argv: &[OsString]) -> CommandLine {
     reading.finish(word.is_some_and(|word| asks_for_help(word)))
 }
 
-/// Returns the command line with its resources from standard input: `--resources` and the single
-/// resources are removed, `--resources=-` is inserted right after the verb, and all other words
-/// stay.
+/// Returns the command line with which the runtime reads all resources from standard input:
+/// `--resources` and the flags of single resources are removed, `--resources=-` is inserted right
+/// after the verb, and all other words stay.
 ///
 /// `--resources=-` is one word, because runc 1.1 moves flags to the front, before a lone `-`: for
 /// `--resources - --l3-cache-schema X ID` it would read the file `--l3-cache-schema`.
@@ -285,8 +286,8 @@ pub(crate) fn with_process_file(
     words
 }
 
-/// Returns an `exec` without a process document, with additional flags, which override earlier
-/// ones, and with other arguments of the process.
+/// Returns the command line of an `exec` that has no process document, with `flags` added, which
+/// override earlier ones, and `args` as the process's arguments, if there are any.
 pub(crate) fn with_later_process(
     argv: &[OsString],
     call: &CommandLine,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Walks a command line with the tables of `flags.rs` and emits each flag and word.
 //!
-//! It knows where a flag's value ends, but not what the flag means. Reference: `mod.rs`.
+//! It finds the ends of flags' values, but ignores their meaning. `mod.rs` describes the grammars.
 
 use std::ffi::{OsStr, OsString};
 use std::ops::Range;

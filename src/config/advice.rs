@@ -12,7 +12,7 @@ use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// The rules that never apply, one line each.
+/// Returns the rules that never apply, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
@@ -25,14 +25,14 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     limits::listed(lines, "rule", "that can never decide")
 }
 
-/// The exec rules that also refuse probes and lifecycle hooks, one line each: kubelet starts these
-/// like a person's command, and their authors rarely mean to refuse them.
+/// Returns the exec rules that also refuse probes and lifecycle hooks, one line each: kubelet
+/// starts these like a person's command, and the author of a rule rarely means to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
         let is_bare = rule.commands.is_empty() && rule.terminal != Some(true);
         rule.mode == RuleMode::Enforce && is_bare
     };
-    // An earlier rule that permits commands in all of its pods may permit what kubelet starts.
+    // An earlier rule that permits commands in all pods of `denial` may permit what kubelet starts.
     let is_after_permission = |at: usize, denial: &ExecRuleSection| {
         let before = rules.iter().take(at.min(limits::COMPARED_RULES));
         before.filter(|rule| rule.allow).any(|rule| covers_pods(&rule.pods, &denial.pods))
@@ -103,8 +103,8 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// The plugins that the configuration names but that are not among `known` (each `NN-name`),
-    /// one line each.
+    /// Returns the plugins that the configuration names but that are not among `known` (each
+    /// `NN-name`), one line each.
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));

@@ -31,8 +31,8 @@ pub(crate) struct ChangedKey {
     pub effect: Effect,
 }
 
-/// The keys whose values differ, in order, and then the sections. A key that is set to its default
-/// counts as unchanged.
+/// Returns the keys whose values differ, in order, and then the sections. Setting a key to its
+/// default changes nothing.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],
@@ -52,8 +52,8 @@ pub(crate) fn changes(
     changed.chain(sections).collect()
 }
 
-/// Every key in force with its value in TOML and its origin (a position in a file, or the default),
-/// and the sections of the lists.
+/// Returns the files in force, every key with its value in TOML and its origin (a position in a
+/// file, or the default), and the sections of the lists.
 pub(crate) fn effective(loaded: &Loaded) -> Value {
     let files = loaded.in_force();
     let written = settings(files);
@@ -73,7 +73,7 @@ pub(crate) fn effective(loaded: &Loaded) -> Value {
     json!({"files": read, "keys": keys, "sections": sections.collect::<Value>()})
 }
 
-/// The removed, new and changed sections, and the lists whose order changed.
+/// Returns the removed, new and changed sections, and the lists whose order changed.
 fn changed_sections(before: &[WrittenSection], after: &[WrittenSection]) -> Vec<ChangedKey> {
     let (old, new) = (by_id(before), by_id(after));
     let gone = before.iter().filter(|section| !new.contains_key(&id(section)));
@@ -135,8 +135,8 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// The default, formatted like [`settings`]. `[plugin."*"]` may change the default of a plugin's
-/// key.
+/// Returns the default, formatted like [`settings`]; `None` for a key with `*`, because
+/// `[plugin."*"]` may change the default of a plugin.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;
@@ -207,7 +207,7 @@ mod tests {
         );
     }
 
-    /// The changes between the sections of these files.
+    /// Returns the changes between the sections of these files.
     fn lines(before: &[&str], after: &[&str]) -> Vec<String> {
         let files = |texts: &[&str]| -> Vec<(PathBuf, String)> {
             let files = texts.iter().zip('a'..);

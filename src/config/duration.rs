@@ -14,7 +14,7 @@ const UNITS: [(&str, f64); 7] = [
     ("h", 3600.0),
 ];
 
-/// Parses a Go-style duration; `None` if it is malformed, negative or too long to be meant.
+/// Parses a Go-style duration; `None` if it is malformed, negative, or too long for a [`Duration`].
 pub(crate) fn parse(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
-/// Formats a duration for [`parse`].
+/// Formats a duration for [`parse`], without fractions of a millisecond.
 pub(crate) fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     match (millis % 1000, millis / 1000) {

@@ -13,7 +13,7 @@ use super::settings::Config;
 use super::spelling::distance_to_key;
 use super::tables::{ListKey, ListedSection, list_keys};
 
-/// Maximum edit distance at which a word counts as a misspelling of `exec_rule`.
+/// Maximum edit distance at which a word is taken for a misspelling of `exec_rule`.
 const MISSPELLED_LETTERS: usize = 3;
 
 /// One `[[exec_rule]]` as written.
@@ -48,8 +48,9 @@ impl ListedSection for ExecRuleSection {
     }
 }
 
-/// Refuses every remaining process if an unknown section or key at `place` may be a misspelled exec
-/// rule: creates are then refused too, but an `exec` would not be.
+/// Adds a rule that refuses every process that no earlier rule matched, if the unknown section or
+/// key at `place` may be a misspelled exec rule: the mistake alone refuses only creates, not
+/// `exec`.
 pub(super) fn close_if_meant(config: &mut Config, word: &str, place: &str) {
     let lower = word.to_lowercase().replace('-', "_");
     let is_meant = lower.starts_with("exec")
@@ -105,7 +106,7 @@ fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
     Ok(patterns)
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     ExecRuleSection::markdown(
         "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, any number of them; \

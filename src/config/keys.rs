@@ -194,7 +194,7 @@ fn read_audit_files(value: &Value) -> Result<u32, Mistake> {
     number.ok_or_else(|| "expected a number from 1 to 1000".into())
 }
 
-/// Sets `required`, which needs a plugin's name in the section's header.
+/// Parses `required`, which needs a plugin's name in the section's header.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
         true if name == ANY_PLUGIN => {
@@ -365,7 +365,7 @@ const GROUPS: [(&str, &[&str]); 12] = [
     ("Runtime, daemon and namespaces", &[""]),
 ];
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub fn markdown() -> String {
     let mut page = String::from(include_str!("about.md"));
     page.push_str("\n## Keys\n");
@@ -389,7 +389,7 @@ pub fn markdown() -> String {
     page
 }
 
-/// The prefixes of a key's group; the last group has the remaining keys.
+/// Returns the prefixes of a key's group; the last group has the remaining keys.
 fn prefixes_of(path: &str) -> &'static [&'static str] {
     let fits = |(_, prefixes): &&(&str, &[&str])| prefixes.iter().any(|one| path.starts_with(one));
     GROUPS.iter().find(fits).map_or(&[], |(_, prefixes)| prefixes)

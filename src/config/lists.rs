@@ -20,7 +20,7 @@ pub(super) struct TableMistake {
 }
 
 impl TableMistake {
-    /// A mistake in a table that protects.
+    /// Creates a mistake in a table that protects.
     pub(super) fn new(at: usize, what: String) -> Self {
         Self { at, what, consequence: Consequence::RefusesCreates }
     }
@@ -39,8 +39,8 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Closes the list while a file that may have tables of it is unreadable, because what they
-    /// permit is then unknown.
+    /// Adds a table that refuses or hides everything, while a file that may have tables of this
+    /// list is unreadable: what they permit is then unknown.
     pub(super) close: fn(&mut Config),
     /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
@@ -75,7 +75,7 @@ const fn protecting<S: ListedSection>(markdown: fn() -> String) -> TableList {
     }
 }
 
-/// The list of this name.
+/// Returns the list of this name.
 pub(super) fn named(name: &str) -> Option<&'static TableList> {
     LISTS.iter().find(|list| list.name == name)
 }
@@ -85,7 +85,7 @@ pub(super) fn hint_of(name: &str) -> String {
     did_you_mean(name, LISTS.iter().map(|list| list.name))
 }
 
-/// The known list whose name is nearest to `name`.
+/// Returns the known list whose name is nearest to `name`.
 pub(super) fn nearest_list(name: &str) -> &'static str {
     nearest(name, LISTS.iter().map(|list| list.name))
 }

@@ -14,15 +14,15 @@ const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
 const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
 /// Keys that determine the runtime.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];
-/// Keys that protect, but only in those sections.
+/// Keys of protecting sections; in any other place, an operator may have meant such a section.
 const MISPLACED: [&str; 7] =
     ["required", "allow", "deny", "on_failure", "required_plugins", "hide", "from"];
-/// Maximum edit distance at which a key counts as a misspelled key of a protecting section.
+/// Maximum edit distance at which a key is taken for a misspelled key of a protecting section.
 const TYPO_LETTERS: usize = 4;
 /// Maximum edit distance for keys that name a runtime; smaller, because these keys are short.
 const RUNTIME_TYPO_LETTERS: usize = 2;
 
-/// The consequence of an invalid value of a key.
+/// Returns the consequence of an invalid value of a key.
 pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
     // The default may name another runtime, or another policy for an unavailable daemon, than the
     // one in force.
@@ -32,7 +32,7 @@ pub(super) fn of_value(key: &Key, dotted: &str) -> Consequence {
     of_unknown_key(dotted).max(Consequence::KeepsLast)
 }
 
-/// The consequence of the unknown key `dotted` in a known section.
+/// Returns the consequence of the unknown key `dotted` in a known section.
 pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     let lower = dotted.to_lowercase();
     let near = nearest_within(RUNTIME_TYPO_LETTERS, &lower, ALL.iter().map(|key| key.path));
@@ -42,7 +42,7 @@ pub(super) fn of_unknown_key(dotted: &str) -> Consequence {
     if is_protecting(dotted) { Consequence::RefusesCreates } else { Consequence::Ignored }
 }
 
-/// The consequence of an unknown section or list of tables, or of a key in it: it may be a
+/// Returns the consequence of an unknown section or list of tables, or of a key in it: it may be a
 /// misspelled protecting one.
 pub(super) fn of_unknown_table(dotted: &str) -> Consequence {
     of_unknown_key(dotted).max(Consequence::RefusesCreates)

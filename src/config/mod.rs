@@ -106,7 +106,8 @@ pub struct Loaded {
     pub unreadable: Option<String>,
     /// Whether a file that was read has an error that makes its runtimes unusable.
     is_unreliable: bool,
-    /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime.
+    /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime than
+    /// they do.
     unknown: Option<Error>,
 }
 
@@ -135,19 +136,19 @@ impl FileStamp {
 }
 
 impl Loaded {
-    /// The first error that makes a reload fail. While a daemon runs that has read valid files, no
-    /// process uses files with this error.
+    /// Returns the first error that makes a reload fail. While a daemon runs that has read valid
+    /// files, no process uses files with this error.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// The state of every path from which these settings were read. While all are unchanged, the
-    /// files need not be read again.
+    /// Returns the state of every path from which these settings were read. While all are
+    /// unchanged, the files need not be read again.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         self.paths().iter().map(|path| FileStamp::of(path).ok()).collect()
     }
 
-    /// The paths that were read, or would be if they existed.
+    /// Returns the paths that were read, or would be if they existed.
     fn paths(&self) -> Vec<PathBuf> {
         let fixed = [DEFAULT_FILE, DEFAULT_DROP_INS].map(PathBuf::from).into_iter();
         let fixed = fixed.filter(|_| self.only.is_none());
@@ -155,14 +156,13 @@ impl Loaded {
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
-    /// For a user's daemon, the runtimes of root's configuration, as a file that is read before the
-    /// user's.
+    /// Returns root's runtimes for a user's daemon, as a file that is read before the user's.
     pub(crate) fn of_root(&self) -> Files {
         let user = self.user.iter();
         user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
     }
 
-    /// The files from which [`Loaded::config`] was read.
+    /// Returns the files from which [`Loaded::config`] was read.
     pub(crate) fn in_force(&self) -> &Files {
         self.last_good.as_ref().unwrap_or(&self.files)
     }
@@ -172,7 +172,7 @@ impl Loaded {
         self.last_good.is_some()
     }
 
-    /// The errors that do not make a reload fail, and the advice, one line each.
+    /// Returns the errors that do not make a reload fail, and the advice, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
         let mut warnings = limits::listed(problems, "error", "in the configuration");
@@ -193,7 +193,7 @@ impl Loaded {
         advice
     }
 
-    /// `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
+    /// Returns `FILE:LINE:COLUMN` of the key with this path, where the files set it last.
     pub(crate) fn place_of(&self, path: &[&str]) -> Option<String> {
         reader::place_of(&self.files, path)
     }
@@ -208,8 +208,9 @@ impl Loaded {
         }
     }
 
-    /// Returns the settings for a daemon that continues as another program: its last valid
-    /// configuration stays in force, even if the files have changed since.
+    /// Returns the settings for a daemon that continues as another program: if the files have
+    /// become invalid, its last valid configuration stays in force, and the errors do not make
+    /// creates fail.
     pub(crate) fn for_next_program(mut self) -> Self {
         if self.is_last_good() {
             self.config.protection_error = None;
@@ -233,7 +234,7 @@ impl Loaded {
         (are_plain && snapshot::is_of(&config.run_dir, &self.files)).then_some(config)
     }
 
-    /// The settings before any file is read.
+    /// Returns the settings before any file is read.
     fn base(&self) -> Box<Config> {
         self.user.clone().unwrap_or_default()
     }
@@ -321,7 +322,7 @@ fn load_named(only: Option<&Path>, leaves_out_rules: bool) -> Loaded {
     read_all(only, Path::new("/"), leaves_out_rules)
 }
 
-/// The configuration of a host whose root is the folder `root` of this one.
+/// Returns the configuration of a host whose root is the folder `root` of this one.
 pub(crate) fn load_below(root: &Path) -> Loaded {
     read_all(None, root, false)
 }
@@ -372,15 +373,15 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
     loaded
 }
 
-/// The errors in a configuration file's text, one line each.
+/// Returns the errors in a configuration file's text, one line each.
 pub fn problems(text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     reader::apply(&mut Config::default(), "file", text, &mut problems);
     problems.into_iter().map(|problem| problem.text).collect()
 }
 
-/// The configuration of this process: from the file named in the environment, else the one beside
-/// the executable, else the default ones.
+/// Returns the configuration of this process: from the file named in the environment, else the one
+/// beside the executable, else the default ones.
 pub(crate) fn load_for_this_process() -> Loaded {
     load(file_of_this_process().as_deref())
 }
@@ -390,13 +391,14 @@ fn file_of_this_process() -> Option<PathBuf> {
     named.or_else(beside_the_executable)
 }
 
-/// The configuration of root's daemon, as a process without a named file finds it.
+/// Returns the configuration of root's daemon, as a process without a named file finds it.
 fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }
 
-/// The configuration for an operator's command. For an unprivileged user with a configuration file
-/// or a daemon, it is that of the user's daemon, unless the environment names another file.
+/// Returns the configuration for an operator's command. For an unprivileged user with a
+/// configuration file or a daemon, it is that of the user's daemon, unless the environment names
+/// another file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
     let has_daemon = || user::made_run_dir().and_then(|_| user::path());
@@ -406,9 +408,9 @@ pub(crate) fn load_for_operator() -> Loaded {
     }
 }
 
-/// The settings of this user's own daemon, from the copy in its run directory, because a wrapper in
-/// a user namespace may not know where the user's files are. `None` if the user has no daemon.
-/// `node` is the configuration of root's daemon.
+/// Returns the settings of this user's own daemon, from the copy in its run directory, because a
+/// wrapper in a user namespace may not know where the user's files are. `None` if the user has no
+/// daemon. `node` is the configuration of root's daemon.
 ///
 /// # Errors
 /// Fails when the copy cannot be read.
@@ -434,7 +436,7 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     })
 }
 
-/// `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and
+/// Returns `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and
 /// containerd's shim pass no environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
@@ -449,7 +451,7 @@ fn read_text(path: &Path) -> std::io::Result<String> {
     crate::files::read_text(path, limits::SETTINGS_FILE)
 }
 
-/// Lists the folder of further files, in name order, without hidden files.
+/// Lists the folder of further files in name order, without hidden files not named `*.toml`.
 fn drop_ins(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -470,7 +472,7 @@ fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// The run directory that an invalid file still names on one line, else `read`.
+/// Returns the run directory that the files name, even one that is not valid TOML; else `read`.
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
@@ -490,7 +492,8 @@ fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     run_dir
 }
 
-/// The text between the first quote and the next quote of that kind, or to the end without one.
+/// Returns the text within the quotes with which `value` begins, the closing one of which may be
+/// missing; without quotes, `value`.
 fn unquoted(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {
@@ -500,8 +503,8 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// The defaults, for files none of whose values can be read. If the files have rules, nothing is
-/// permitted that a rule could forbid.
+/// Returns the defaults, for files none of whose values can be read. If the files have rules,
+/// nothing is permitted that a rule could forbid.
 fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);

@@ -4,13 +4,13 @@
 
 use std::cell::OnceCell;
 
-/// Bytes between two offsets whose line and column are kept.
+/// Number of bytes between two offsets whose line and column are stored.
 const STEP: usize = 1024;
 
 /// The lines and columns of one text.
 pub(super) struct Places<'t> {
     text: &'t str,
-    /// Line and column at each [`STEP`], computed on the first call.
+    /// Line and column at each [`STEP`], computed by the first call of `at`.
     kept: OnceCell<Vec<(usize, usize)>>,
 }
 
@@ -19,7 +19,7 @@ impl<'t> Places<'t> {
         Self { text, kept: OnceCell::new() }
     }
 
-    /// Line and column of `offset`, both from 1, the column in characters.
+    /// Returns the line and column of `offset`, both from 1, the column in characters.
     pub(super) fn at(&self, offset: usize) -> (usize, usize) {
         let bytes = self.text.as_bytes();
         let kept = self.kept.get_or_init(|| {
@@ -35,7 +35,7 @@ impl<'t> Places<'t> {
     }
 }
 
-/// Line and column after these bytes, which begin at `place`.
+/// Returns the line and column after these bytes, which begin at `place`.
 fn behind(place: (usize, usize), bytes: &[u8]) -> (usize, usize) {
     bytes.iter().fold(place, |(line, column), byte| match byte {
         b'\n' => (line + 1, 1),

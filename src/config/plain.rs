@@ -130,7 +130,7 @@ fn is_bare(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(is_plain)
 }
 
-/// The path of a known section. The name for every plugin may be in quotes.
+/// Returns the path of a known section. Only `"*"`, for every plugin, may be in quotes.
 fn section(name: &str) -> Option<Vec<String>> {
     let word = |word: &str| match word {
         "\"*\"" => Some(ANY_PLUGIN.to_owned()),
@@ -139,7 +139,7 @@ fn section(name: &str) -> Option<Vec<String>> {
     name.split('.').map(word).collect::<Option<Vec<_>>>().filter(|path| is_section(path))
 }
 
-/// A value and what follows it.
+/// Parses a value; also returns the text after it.
 fn value_of(text: &str) -> Option<(Value, &str)> {
     match text.strip_prefix('[') {
         Some(inner) => list(inner),
@@ -165,7 +165,7 @@ fn list(mut rest: &str) -> Option<(Value, &str)> {
     }
 }
 
-/// A text without escapes, a boolean, or a small number.
+/// Parses a text without escapes, a boolean, or a small number; also returns the text after it.
 fn single(text: &str) -> Option<(Value, &str)> {
     for quote in ['"', '\''] {
         let Some(inner) = text.strip_prefix(quote) else { continue };

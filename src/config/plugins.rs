@@ -23,7 +23,7 @@ pub struct PluginSettings {
     pub strikes: Option<u32>,
     /// Whether containers are refused while the plugin is missing.
     pub required: bool,
-    /// Concurrent requests about different containers.
+    /// Maximum number of concurrent requests, each about a different container.
     pub concurrency: u32,
     /// Fields that the plugin may set, by NRI name; empty means all.
     pub allow: Vec<String>,
@@ -41,7 +41,7 @@ pub struct PluginSettings {
 }
 
 impl Config {
-    /// The operator's settings for the plugin `index-name`.
+    /// Returns the operator's settings for the plugin `index-name`.
     pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
         let id = format!("{index}-{name}");
         let sections: Vec<&PluginSection> = [id.as_str(), name, ANY_PLUGIN]
@@ -65,7 +65,7 @@ impl Config {
         }
     }
 
-    /// The plugins, as `name` or `NN-name`, that their own sections require.
+    /// Returns the plugins, as `name` or `NN-name`, that their own sections require.
     pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
         required.map(|(name, _)| name.as_str())
@@ -82,7 +82,7 @@ impl Config {
             || self.wait_for.iter().chain(required).chain(promised).any(is_it)
     }
 
-    /// Time that a create or a pod waits for the missing required plugin `name` (or `NN-name`).
+    /// Returns the time that a create or a pod waits for the required plugin `name` (or `NN-name`).
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
         let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
             .iter()
@@ -91,7 +91,7 @@ impl Config {
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
     }
 
-    /// Time that a container waits for the plugin of this promise.
+    /// Returns the time that a container waits for the plugin of this promise.
     pub(crate) fn promised_wait(&self, promise: &str, plugin: &str) -> Duration {
         let section = self.promises.iter().find(|section| section.name == promise);
         let wait = section.and_then(|section| section.wait);
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// The name in `NN-name`.
+/// Returns the name in `NN-name`.
 pub(crate) fn bare_name(plugin: &str) -> &str {
     let is_index = |index: &str| index.len() == 2 && index.bytes().all(|b| b.is_ascii_digit());
     match plugin.split_once('-') {
@@ -108,7 +108,7 @@ pub(crate) fn bare_name(plugin: &str) -> &str {
     }
 }
 
-/// The value in the first section that has the key.
+/// Returns the value in the first section that has the key.
 fn first<T: Clone>(
     sections: &[&PluginSection],
     key: fn(&PluginSection) -> Option<&T>,

@@ -45,8 +45,8 @@ pub struct PromiseSection {
 }
 
 impl PromiseSection {
-    /// The lists by which the promise selects containers, with their keys: one must match, and an
-    /// empty one matches nothing.
+    /// Returns the lists by which the promise selects containers, with their keys: one must match,
+    /// and an empty one matches nothing.
     pub(crate) fn of_devices(&self) -> [(&'static str, &[String]); 6] {
         [
             ("claims", &self.claims),
@@ -58,7 +58,7 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether the promise selects containers of its pods by their devices.
+    /// Whether one of these lists selects containers; otherwise the promise applies to all.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
@@ -161,7 +161,7 @@ fn read_wait(value: &Value) -> Result<Duration, Mistake> {
     parse_duration(read_text(value)?).ok_or_else(|| "expected a duration such as \"2s\"".into())
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     PromiseSection::markdown(
         "## Keys of a promise\n\nPromises are written as `[[require]]`, any number of them; \

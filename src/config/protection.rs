@@ -21,7 +21,7 @@ pub struct Protection {
     /// The protection as a clause: "plugin policy is required".
     pub what: String,
     /// The plugin, if the protection only requires it to be connected. A pod that is exempt from
-    /// required plugins needs no daemon.
+    /// required plugins then needs no daemon.
     pub required: Option<String>,
     /// The promise, if the protection is one. A container to which it does not apply needs no
     /// daemon.
@@ -46,7 +46,7 @@ impl Protection {
 }
 
 impl Config {
-    /// The protections in the configuration; usually none.
+    /// Returns the protections in the configuration; usually none.
     pub fn protections(&self) -> Vec<Protection> {
         // A mistake may have hidden a setting that was meant to protect.
         let mut found: Vec<Protection> =
@@ -72,13 +72,13 @@ impl Config {
         found
     }
 
-    /// The mistake in a protecting setting, as a clause.
+    /// Returns the mistake in a protecting setting, as a clause.
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
         Some(format!("the configuration has an error: {mistake}"))
     }
 
-    /// The policy of unprivileged wrappers for containers under this configuration.
+    /// Returns the policy of unprivileged wrappers for containers under this configuration.
     pub fn rootless_policy(&self) -> RootlessPolicy {
         let protects = || !self.protections().is_empty();
         match self.on_rootless {
@@ -89,7 +89,8 @@ impl Config {
         }
     }
 
-    /// The protections, with the plugins that were connected to the last daemon.
+    /// Returns the protections, including protecting plugins that were connected to the last
+    /// daemon.
     pub fn protections_without_daemon(&self) -> Vec<Protection> {
         let mut found = self.protections();
         let path = self.protecting_plugins();
@@ -105,8 +106,8 @@ impl Config {
         found
     }
 
-    /// The path of the daemon's list of connected plugins that protect containers by their own
-    /// declaration, one line each such as `10-judge validates adjustments`.
+    /// Returns the path of the daemon's list of connected plugins that protect containers by their
+    /// own declaration, one line each such as `10-judge validates adjustments`.
     pub fn protecting_plugins(&self) -> PathBuf {
         self.run_dir.join("protecting-plugins")
     }

@@ -52,7 +52,7 @@ pub(super) fn parse(config: &mut Config, file: &str, text: &str, problems: &mut 
     }
 }
 
-/// The offset and name of the first header `[runtime.NAME]`, as earlier versions spelled
+/// Returns the offset and name of the first header `[runtime.NAME]`, as earlier versions spelled
 /// `[instance.NAME]`.
 fn old_instance(text: &str) -> Option<(usize, &str)> {
     let mut at = 0;
@@ -166,7 +166,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Closes the exec rules if an unknown name may be a misspelled exec rule.
+    /// Adds an exec rule that refuses all processes if an unknown name may be a misspelled one.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -180,13 +180,13 @@ impl Reader<'_> {
     }
 }
 
-/// The list of tables that a word, perhaps misspelled, names.
+/// Returns the list of tables that a word, perhaps misspelled, names.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)
 }
 
-/// Whether a table of that name may contain keys.
+/// Whether a table at this path may contain keys.
 pub(super) fn is_section(path: &[String]) -> bool {
     KEYS.iter().any(|key| {
         let mut parts = key.path.split('.');
@@ -195,7 +195,7 @@ pub(super) fn is_section(path: &[String]) -> bool {
     })
 }
 
-/// `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
+/// Returns `FILE:LINE:COLUMN` of the key with this path, in the last of these files that has it.
 pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
     files.iter().rev().find_map(|(file, text)| {
         let document = Document::parse(text.as_str()).ok()?;
@@ -213,7 +213,7 @@ pub(super) fn place_of(files: &Files, path: &[&str]) -> Option<String> {
 /// The settings in files.
 #[derive(Default)]
 pub(super) struct WrittenSettings {
-    /// The dotted keys, each with its last value in one spelling.
+    /// The dotted keys, each with its last value in a uniform spelling.
     pub(super) keys: BTreeMap<String, String>,
     /// The sections of lists, in file order.
     pub(super) sections: Vec<WrittenSection>,
@@ -224,13 +224,13 @@ pub(super) struct WrittenSection {
     pub(super) list: String,
     /// The section's name, else `FILE:LINE`.
     pub(super) name: String,
-    /// The text that identifies the section in other files: its name, else all its settings.
+    /// The text by which the section is found in another reading: its name, else all its settings.
     pub(super) id: String,
     pub(super) keys: BTreeMap<String, String>,
 }
 
 impl WrittenSection {
-    /// All settings of the section as one text.
+    /// Returns all settings of the section as one text.
     pub(super) fn text(&self) -> String {
         text_of(&self.keys)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The policy for containers of unprivileged users (decision D58): a file beside the run directory
-//! that these users can read. The daemon writes it at its start and at a reload, and leaves it when
-//! it ends. An unprivileged wrapper reads it before it creates a container. It does not bind a
-//! user, who can call a runtime directly.
+//! that these users can read. The daemon writes it at its start and at a reload, and does not
+//! remove it when it exits. An unprivileged wrapper reads it before it creates a container. The
+//! policy does not bind a user, who can call a runtime directly.
 
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -38,8 +38,8 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     Ok(RootlessPolicy::Pass)
 }
 
-/// The file's path if root's daemon wrote it after rootlesskit made the links: rootlesskit keeps
-/// the host's folder in the folder of links, as `.ro` and a number.
+/// Returns the possible paths of the file if root's daemon wrote it after rootlesskit made the
+/// links: the host's folder is then in the folder of links, named `.ro` and a number.
 fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
         return Ok(Vec::new());

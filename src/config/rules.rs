@@ -74,7 +74,7 @@ impl ListedSection for RuleSection {
         (&mut self.name, &mut self.pods)
     }
 
-    /// A rule that replaces one with unknown permissions: it hides everything.
+    /// Creates a rule that replaces one with unknown permissions: it hides everything.
     fn closed(name: &str) -> Self {
         Self { name: name.to_owned(), hide: true, ..Self::default() }
     }
@@ -124,7 +124,7 @@ pub(super) fn read_mode(value: &Value) -> Result<RuleMode, Mistake> {
     RuleMode::named(read_text(value)?).ok_or_else(|| "must be one of: enforce, audit".into())
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     RuleSection::markdown(
         "## Keys of a rule\n\nRules are written as `[[rule]]`, any number of them; [Rules](rules.md) \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The keys by which a rule, an injection or a promise selects pods (decisions D44, D59). An entry
-//! with a leading `!` excludes. Nothing here reads a file or matches a pod.
+//! The keys by which a section (a rule, an exec rule, an injection, a promise) selects pods
+//! (decisions D44, D59). An entry with a leading `!` excludes. Nothing here reads a file or matches
+//! a pod.
 
 use std::borrow::Cow;
 
@@ -33,7 +34,7 @@ pub struct PodSelectors {
     pub handlers: Vec<String>,
 }
 
-/// The pattern in an entry that excludes.
+/// Returns the pattern in an entry that excludes.
 pub(crate) fn excluded(entry: &str) -> Option<&str> {
     entry.strip_prefix(EXCLUDES)
 }

@@ -19,7 +19,7 @@ use crate::host::Host;
 use crate::named::named;
 use crate::presence::{self, IfThere};
 
-/// Time without a heartbeat after which the daemon counts as unresponsive.
+/// Time without a heartbeat after which the daemon is considered unresponsive.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
 /// The name of the section `[plugin."*"]`, which applies to every plugin.
@@ -45,7 +45,7 @@ named! {
         Refuse => "refuse",
     }
 
-    /// The containers that plugins receive.
+    /// The containers that plugins see.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Scope {
         /// Containers of nri-runc only.
@@ -242,8 +242,8 @@ pub struct PluginSection {
     pub runtime_annotations: Option<Vec<String>>,
 }
 
-/// The names of the sections, with their lists. They follow from the lists themselves, so a
-/// comparison ignores them.
+/// The names of the sections in lists such as `[[rule]]`, to find duplicates. The lists contain
+/// them too, so a comparison ignores them.
 #[derive(Debug, Clone, Default)]
 pub struct SectionNames(BTreeSet<(&'static str, String)>);
 
@@ -350,7 +350,7 @@ impl Config {
         *self != wanted
     }
 
-    /// The host paths that show what the node supports.
+    /// Returns the host paths that show what the node supports.
     pub fn node(&self) -> Host {
         if self.debug_node_root.is_empty() {
             return self.host();
@@ -358,12 +358,12 @@ impl Config {
         Host::new(&self.debug_node_root, "")
     }
 
-    /// The host paths and side effects, redirected if this configuration sets that.
+    /// Returns the host paths and side effects, redirected if this configuration sets that.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
 
-    /// The settings that exempt pods.
+    /// Returns the settings that exempt pods.
     pub(crate) fn exemptions(&self) -> Exemptions<'_> {
         Exemptions {
             namespaces: &self.exempt_namespaces,
@@ -372,7 +372,7 @@ impl Config {
         }
     }
 
-    /// Whether containers are refused if a plugin is missing.
+    /// Whether containers are refused if a plugin is missing, apart from promises.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()
@@ -384,8 +384,8 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// The path of a file that exists while each `exec` involves the daemon. A wrapper checks it
-    /// before it executes the runtime directly.
+    /// Returns the path of a file that exists while each `exec` involves the daemon. A wrapper
+    /// checks it before it executes the runtime directly.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
@@ -395,8 +395,9 @@ impl Config {
         self.node_run_dir.is_some()
     }
 
-    /// The path of the policy file for containers of unprivileged users (`config/rootless.rs`):
-    /// beside the run directory of root's daemon, which these users cannot enter.
+    /// Returns the path of the policy file for containers of unprivileged users
+    /// (`config/rootless.rs`): beside the run directory of root's daemon, which these users cannot
+    /// enter.
     pub fn rootless_marker(&self) -> PathBuf {
         let run_dir = self.node_run_dir.as_ref().unwrap_or(&self.run_dir);
         let mut path = run_dir.clone().into_os_string();
@@ -404,28 +405,28 @@ impl Config {
         PathBuf::from(path)
     }
 
-    /// The path of the daemon's socket for wrappers.
+    /// Returns the path of the daemon's socket for wrappers.
     pub fn daemon_socket(&self) -> PathBuf {
         self.run_dir.join("daemon.sock")
     }
 
-    /// The file that the daemon keeps locked as long as it runs.
+    /// Returns the path of the file that the daemon keeps locked as long as it runs.
     pub fn daemon_lock(&self) -> PathBuf {
         self.run_dir.join("daemon.lock")
     }
 
-    /// The path of a file that exists while the daemon re-executes and sends no heartbeat. It
-    /// contains the time at which the re-execution began, in nanoseconds of the monotonic clock.
+    /// Returns the path of a file that exists while the daemon re-executes and sends no heartbeat.
+    /// It contains the time at which the re-execution began, in nanoseconds of the monotonic clock.
     pub fn reexec_file(&self) -> PathBuf {
         self.run_dir.join("reexec")
     }
 
-    /// The configuration file that error messages name.
+    /// Returns the configuration file that error messages name.
     pub(crate) fn usual_file(&self) -> &'static str {
         if self.is_of_user() { "~/.config/nri-runc/config.toml" } else { super::DEFAULT_FILE }
     }
 
-    /// The path of the file that disables plugins: while it exists, every command passes through.
+    /// Returns the path of the file that disables plugins: while it exists, commands pass through.
     pub fn disabled_file(&self) -> PathBuf {
         self.run_dir.join("disabled")
     }
@@ -436,8 +437,8 @@ impl Config {
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// The path of a file that exists while commands pass through, and then until a daemon has
-    /// handled those commands.
+    /// Returns the path of a file that exists while commands pass through, and then until a daemon
+    /// has handled those commands.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }

@@ -13,9 +13,9 @@ use super::spelling::did_you_mean;
 pub(super) enum Shape {
     /// A text.
     Text,
-    /// An absolute path without the prefix that marks a removal.
+    /// An absolute path, which never has the prefix `-` of a removal.
     Path,
-    /// A non-empty text that names a key.
+    /// A non-empty text.
     Name,
     /// An integer in this inclusive range.
     Integer(i64, i64),
@@ -38,12 +38,12 @@ pub(super) struct Member {
     pub(super) is_needed: bool,
 }
 
-/// An optional member.
+/// Creates an optional member.
 pub(super) const fn may(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: false }
 }
 
-/// A required member.
+/// Creates a required member.
 pub(super) const fn must(name: &'static str, shape: Shape) -> Member {
     Member { name, shape, is_needed: true }
 }
@@ -81,8 +81,8 @@ pub(super) struct ShapeReader<'m> {
 }
 
 impl ShapeReader<'_> {
-    /// Returns the value of `item` as JSON, if it has this form. `path` is its name, `at` its
-    /// offset.
+    /// Returns the value of `item` as JSON, if it has this form. `path` is its name for mistakes,
+    /// `at` the offset of its key.
     pub(super) fn read(
         &mut self,
         shape: &Shape,
@@ -236,7 +236,7 @@ impl ShapeReader<'_> {
     }
 }
 
-/// The offset of a key.
+/// Returns the offset of a key.
 pub(super) fn key_place(table: &dyn TableLike, name: &str) -> Option<usize> {
     let (key, _) = table.get_key_value(name)?;
     key.span().map(|span| span.start)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The last valid configuration, as the daemon stores it in the run directory: the concatenated
-//! text of its files. It is read if the files on disk have an error that makes a reload fail.
-//! Nothing here writes it.
+//! text of its files. It is in force while the files on disk have an error that makes a reload
+//! fail. Nothing here writes it.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(super) struct Snapshot {
     pub(super) files: Files,
 }
 
-/// The text to store for these files.
+/// Returns the text to store for these files.
 pub(crate) fn text(files: &Files) -> String {
     pieces(files).collect()
 }
@@ -80,7 +80,7 @@ fn parts(text: &str) -> Files {
             files.push((PathBuf::from(SNAPSHOT), String::new()));
         }
         let Some((_, text)) = files.last_mut() else { continue };
-        // The name of the section in earlier versions.
+        // The header of this section in earlier versions.
         match line.trim_start().strip_prefix("[runtime.") {
             Some(rest) => text.push_str(&format!("[instance.{rest}")),
             None => text.push_str(line),

@@ -3,7 +3,7 @@
 
 use crate::limits;
 
-/// Returns the name with the smallest edit distance; a difference in case counts least.
+/// Returns the name with the smallest edit distance without case; between equal ones, case decides.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }
@@ -45,7 +45,7 @@ pub(super) fn nearest_within<'n>(
     best.map(|(_, name)| name)
 }
 
-/// The number of letters that differ between the written name and a key, ignoring case.
+/// Returns the number of letters that differ between the written name and a key, ignoring case.
 pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
     distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
 }

@@ -41,13 +41,13 @@ pub(super) trait ListedSection: Default + 'static {
     /// All keys of the section.
     const KEYS: &'static [ListKey<Self>];
 
-    /// The sections of a configuration.
+    /// Returns the sections of a configuration.
     fn list(config: &mut Config) -> &mut Vec<Self>;
-    /// The section's name, and the pods that it selects.
+    /// Returns the section's name, and the pods that it selects.
     fn head(&mut self) -> (&mut String, &mut PodSelectors);
 
-    /// The replacement for a section with a mistake. Without conditions, it applies to everything;
-    /// a promise names a plugin that cannot exist.
+    /// Creates the replacement for a section with a mistake. It has no conditions, so it applies to
+    /// everything: an exec rule refuses, and a promise needs the plugin `""`, which cannot exist.
     fn closed(name: &str) -> Self {
         let mut closed = Self::default();
         name.clone_into(closed.head().0);
@@ -94,7 +94,7 @@ pub(super) trait ListedSection: Default + 'static {
         set.all(|is_set| is_set) && add(config, section, place).is_ok()
     }
 
-    /// The keys as `docs/config.md` shows them.
+    /// Returns the keys as `docs/config.md` shows them.
     fn markdown(introduction: &str) -> String {
         let mut page = format!("\n{introduction}\n\n| key | default | meaning |\n|---|---|---|\n");
         for ListKey { name, default, meaning, set: _ } in Self::KEYS {

@@ -30,35 +30,36 @@ pub(crate) fn is_in_user_namespace() -> bool {
     })
 }
 
-/// The folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's root has
-/// none.
+/// Returns the folder that `XDG_RUNTIME_DIR` names, if only this user may write to it. The host's
+/// root has none.
 fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
-/// The run directory of this user's daemon.
+/// Returns the run directory of this user's daemon.
 pub(super) fn run_dir() -> Option<PathBuf> {
     Some(user_runtime_dir()?.join(NAME))
 }
 
-/// The run directory, if it exists: then this user has had a daemon.
+/// Returns the run directory, if it exists: then this user has had a daemon.
 pub(super) fn made_run_dir() -> Option<PathBuf> {
     run_dir().filter(|dir| is_private(dir))
 }
 
-/// The configuration file of this user's daemon. Without it, the user has no daemon.
+/// Returns the configuration file of this user's daemon, if the file exists.
 pub(super) fn file() -> Option<PathBuf> {
     path().filter(|file| presence::exists(file).or_absent() == Some(true))
 }
 
-/// The path of that file, whether the file exists or not; `None` if the user cannot have a daemon.
+/// Returns the path of this user's configuration file, whether the file exists or not; `None` if
+/// the user cannot have a daemon.
 pub(super) fn path() -> Option<PathBuf> {
     run_dir()?;
     Some(home()?.join(NAME).join("config.toml"))
 }
 
-/// The settings of the user's daemon with this run directory, before its file is read. The runtimes
-/// of root's configuration `node` apply too, so that earlier containers are found.
+/// Returns the settings of the user's daemon with this run directory, before its file is read. The
+/// runtimes of root's configuration `node` apply too, so that earlier containers are found.
 pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
     config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());
@@ -73,7 +74,7 @@ pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     config
 }
 
-/// The runtimes of root's configuration as the text of a file, by which two readings are compared.
+/// Returns the runtimes of root's configuration as the text of a file, to compare two readings.
 pub(super) fn runtimes(node: &Config) -> String {
     let mut file = toml_edit::DocumentMut::new();
     file["runtime"] = toml_edit::value(node.runtime.iter().collect::<toml_edit::Array>());
@@ -95,14 +96,14 @@ fn home() -> Option<PathBuf> {
     absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))
 }
 
-/// The folders of this user's configuration and data; the host's root has none.
+/// Returns the folders of this user's configuration and data; the host's root has none.
 pub(crate) fn user_homes() -> Option<(PathBuf, PathBuf)> {
     let data =
         || absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")));
     is_unprivileged().then(|| home().zip(data())).flatten()
 }
 
-/// The folder that a variable names; the base directory specification ignores a relative one.
+/// Returns the folder that a variable names; a relative one is ignored, as XDG specifies.
 fn absolute(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute())
 }
@@ -131,7 +132,7 @@ mod tests {
         let of_user = defaults(Path::new("/run/user/1/nri-runc"), &node);
         assert_eq!(of_user.rootless_marker(), Path::new("/run/other.rootless"));
         assert_eq!((&of_user.runtime, &of_user.instances), (&node.runtime, &node.instances));
-        // A variable that names the user's file as root's configuration changes nothing.
+        // If the variable names the user's file as root's configuration, nothing changes.
         let again = defaults(&of_user.run_dir, &of_user);
         assert_eq!(again.rootless_marker(), of_user.rootless_marker());
         assert!(of_user.is_of_user() && !node.is_of_user());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Its pages are never changed in place, so bytes that were read
+//! buckets, each a tree of pages. Bolt never changes these pages in place, so bytes that were read
 //! during a write have an earlier state or are inconsistent. All work is bounded, and an
-//! inconsistent value counts as absent. This module never writes.
+//! inconsistent value is treated as absent. This module never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -28,13 +28,13 @@ pub(crate) struct BoltDatabase<'b> {
 /// The value of a key in a tree.
 enum Value<'b> {
     Plain(&'b [u8]),
-    /// A bucket with pages.
+    /// A bucket that has pages, by the number of its root page.
     Pages(usize),
-    /// A small bucket within its parent's value.
+    /// The only page of a small bucket, stored in its parent bucket.
     Inline(&'b [u8]),
 }
 
-/// The pages to search: the database's, or a small bucket's single page.
+/// The page at which a search begins: a page of the database, or a small bucket's only page.
 #[derive(Clone, Copy)]
 enum Pages<'b> {
     Page(usize),
@@ -42,7 +42,7 @@ enum Pages<'b> {
 }
 
 impl<'b> BoltDatabase<'b> {
-    /// Reads the newer of the two meta pages that is valid.
+    /// Reads the newer of the valid meta pages.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let first = description(bytes, 0);
         // The second meta page follows the first one; its position depends on the page size, which
@@ -62,7 +62,7 @@ impl<'b> BoltDatabase<'b> {
         }
     }
 
-    /// The keys of the bucket at `path`.
+    /// Returns the keys of the bucket at `path`.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
         let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();
@@ -136,7 +136,7 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// Parses a bucket: its first page, or zero followed by an inline page.
+/// Parses a bucket: the number of its root page, or zero, a sequence number and an inline page.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),
@@ -159,7 +159,7 @@ fn description(bytes: &[u8], at: usize) -> Option<(u64, usize, usize)> {
     ))
 }
 
-/// A little-endian number.
+/// Decodes a little-endian number.
 fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     let digits = bytes.get(at..at.checked_add(length)?)?;
     Some(digits.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

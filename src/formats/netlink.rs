@@ -13,13 +13,13 @@ const GET_ADDRESS: u16 = 22;
 
 const HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
-/// Headers of messages and of attributes begin at a multiple of this.
+/// Headers begin at a multiple of this; the header of an attribute has this length.
 const ALIGNED: usize = 4;
 
 const ATTRIBUTE_ADDRESS: u16 = 1;
 const ATTRIBUTE_LOCAL: u16 = 2;
 
-/// Another host also has this address, so the kernel does not use it.
+/// The flag of an address that another host also has, so that the kernel does not use it.
 const DUPLICATE: u8 = 0x08;
 /// Addresses of this scope and above (link, host) are not reachable from other hosts.
 const LINK_SCOPE: u8 = 253;
@@ -45,7 +45,7 @@ pub(crate) struct FoundAddress {
     pub(crate) address: IpAddr,
 }
 
-/// Adds the addresses of one response; returns false if it is the last response, or malformed.
+/// Adds the addresses of one response; returns false if it is the last, an error, or malformed.
 pub(crate) fn read_addresses(mut answer: &[u8], found: &mut Vec<FoundAddress>) -> bool {
     while !answer.is_empty() {
         let Some((kind, message, rest)) = next_message(answer) else { return false };

@@ -19,7 +19,7 @@ pub(crate) struct WireField<'b> {
     pub(crate) whole: &'b [u8],
 }
 
-/// The fields of a message in their order. The last item is an error if the message is malformed.
+/// Returns the fields of a message in order. The last item is an error if the message is malformed.
 pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<WireField<'_>>> {
     let mut input = CodedInputStream::from_bytes(message);
     let mut is_malformed = false;
@@ -56,14 +56,14 @@ pub(crate) fn map_entry(entry: &[u8]) -> Result<(String, &[u8])> {
     Ok((text(member(entry, 1)?), member(entry, 2)?))
 }
 
-/// The number in a field; `None` for another wire type.
+/// Returns the number in a field; `None` for another wire type.
 pub(crate) fn number(field: &WireField<'_>) -> Option<u64> {
     let mut input = CodedInputStream::from_bytes(field.whole);
     let (_, kind) = read_tag(&mut input)?;
     (kind == WireType::Varint).then(|| input.read_raw_varint64().ok()).flatten()
 }
 
-/// The text in a field.
+/// Returns a field's bytes as text; bytes that are not UTF-8 are replaced.
 pub(crate) fn text(value: &[u8]) -> String {
     String::from_utf8_lossy(value).into_owned()
 }
@@ -92,7 +92,7 @@ fn next_field<'b>(message: &'b [u8], input: &mut CodedInputStream<'b>) -> Option
     Some(WireField { number, value, whole })
 }
 
-/// The number of the next field, and its wire type.
+/// Returns the number of the next field, and its wire type.
 fn read_tag(input: &mut CodedInputStream<'_>) -> Option<(u64, WireType)> {
     let tag = input.read_raw_varint32().ok()?;
     Some((u64::from(tag >> 3), WireType::new(tag & 7)?))

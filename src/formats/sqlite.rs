@@ -2,7 +2,7 @@
 //! Looks a row up in the bytes of a SQLite database (format 3, sqlite.org/fileformat2.html): walks
 //! a table's pages and finds one row by the text of its first column. It supports no indexes or
 //! write-ahead logs, and only UTF-8. The bytes may be inconsistent or forged, so all work is
-//! bounded, and an inconsistent row counts as absent.
+//! bounded, and an inconsistent row is treated as absent.
 
 use crate::limits;
 
@@ -16,7 +16,7 @@ pub(crate) struct SqliteDatabase<'b> {
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; `None` for a database whose newest rows are in another file.
+    /// Reads the header; `None` if it is not supported, or there may be a write-ahead log.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {
@@ -31,14 +31,14 @@ impl<'b> SqliteDatabase<'b> {
             .then_some(Self { bytes, page_size, usable })
     }
 
-    /// The column `wanted` of the row of `table` whose first column is the text `key`.
+    /// Returns the column `wanted` of the row of `table` whose first column is the text `key`.
     pub(crate) fn find(&self, table: &str, key: &str, wanted: usize) -> Option<Vec<u8>> {
         self.search(self.root_of(table)?, &mut |row: &Row| {
             (row.column(0)? == key.as_bytes()).then(|| row.column(wanted).map(<[u8]>::to_vec))?
         })
     }
 
-    /// The first column of every row of `table`.
+    /// Returns the first column of every row of `table`.
     pub(crate) fn keys(&self, table: &str) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         if let Some(root) = self.root_of(table) {

@@ -29,7 +29,7 @@ pub(super) enum Faults {
     None,
     /// This fault, each time the point is reached.
     At(String, Fault),
-    /// The faults that this file lists, each once.
+    /// The fault that this file contains, once.
     File(PathBuf),
 }
 
@@ -83,7 +83,8 @@ fn kind_of(word: &str) -> Option<Fault> {
     }
 }
 
-/// Returns the fault that the file lists for this point, and removes it there.
+/// Returns the fault that the file contains, if it is for this point and its number of passes is
+/// reached, and removes the file. If the file contains `trace`, writes down the pass instead.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
     let text = crate::files::read_kernel(file).or_absent()?;
     if text.trim() == "trace" {

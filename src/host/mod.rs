@@ -7,7 +7,7 @@
 //!   where a test can make it fail, stall, or kill this process. Only builds with the feature
 //!   `faults` contain this code; the packaged programs do not.
 //!
-//! It decides nothing, and costs one comparison when no fault or root is set.
+//! This module decides nothing, and costs one comparison when no fault or root is set.
 
 #[cfg(feature = "faults")]
 mod faults;
@@ -49,9 +49,9 @@ named! {
         DaemonDecided => "daemon.decided",
         /// Daemon: the changes are on record, and other containers are about to be updated.
         DaemonOthers => "daemon.others",
-        /// Daemon: the engine's document is about to be kept.
+        /// Daemon: a copy of the engine's document is about to be stored.
         DaemonDocument => "daemon.document",
-        /// Daemon: the engine's document is kept, and the patched one is about to be written.
+        /// Daemon: the copy is stored, and the patched document is about to be written.
         DaemonKept => "daemon.kept",
         /// Daemon: the patched document is written, but not on record.
         DaemonWritten => "daemon.written",
@@ -138,7 +138,7 @@ impl Default for Host {
 impl Host {
     /// Creates host access with `root` before every host path, and a fault such as
     /// `daemon.document:kill` (or `:fail`, `:stall`, `:panic`); both are empty in production.
-    /// `@FILE` names a file with faults that apply once, each with the number of passes before it
+    /// `@FILE` names a file with one fault, which applies once, after this number of passes
     /// (`daemon.pod:kill:1`); if the file contains `trace`, each pass is written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {

@@ -81,13 +81,13 @@ impl Injections {
         Self(all)
     }
 
-    /// All injections, in order.
+    /// Returns all injections, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Injection>> {
         self.0.iter()
     }
 
-    /// The injections for this container, each with the reason if it is not proven that it matches.
-    /// If a rule hides the pod from an injection, the injection is left out.
+    /// Returns the injections that select this container or may do so, the latter with the reason
+    /// for the doubt. An injection from which a rule hides the pod is left out.
     pub fn for_container(
         &self,
         rules: &Rules,
@@ -110,7 +110,7 @@ impl Injections {
         found
     }
 
-    /// The index of the injection with this owner's name.
+    /// Returns the index of the injection with this owner's name.
     pub fn index_of(&self, id: &str) -> Option<&str> {
         self.iter().find(|one| one.id == id).map(|one| one.section.index.as_str())
     }
@@ -143,8 +143,7 @@ impl Injection {
         self.section.mode == RuleMode::Audit
     }
 
-    /// Whether it depends on the node or on the container's document if the injection can be
-    /// applied.
+    /// Whether the injection may be impossible on some nodes or for some containers' documents.
     pub fn may_fail(&self) -> bool {
         let api::ContainerAdjustment { mounts, hooks, linux, CDI_devices, .. } = &self.adjust;
         let is_plain = mounts.is_empty()
@@ -206,7 +205,7 @@ impl Injection {
     }
 }
 
-/// The injections for a container of this pod, with reasons: for `policy test`.
+/// Returns every injection, with whether and why it matches this container, for `policy test`.
 pub(crate) fn report(
     injections: &Injections,
     rules: &Rules,
@@ -282,7 +281,7 @@ fn unresolved(profile: &Map<String, Value>) -> Option<&'static str> {
     }
 }
 
-/// The profile in a file, in OCI form.
+/// Reads the seccomp profile in a file, in OCI form.
 fn seccomp(file: &Path) -> Result<api::LinuxSeccomp> {
     let shown = file.display();
     let doing = || format!("the seccomp profile {shown}");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits log lines that other processes can cause in any number. For each place in the program,
-//! and there for each plugin, the first lines of a minute are logged, and one more line counts the
-//! rest. Callers may also count by other kinds.
+//! and for each plugin at that place, the first lines of a minute are logged, and one more line
+//! counts the rest. With [`LineLimit`], callers count lines by other kinds.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ impl<K> LineLimit<K> {
 }
 
 impl<K: Ord> LineLimit<K> {
-    /// Counts one line; returns whether it is among the first `most` of its kind.
+    /// Counts one line; returns whether it is among the first `most` of its kind within [`WINDOW`].
     pub(crate) fn room(&self, kind: K, most: usize, at: Instant) -> Room {
         let mut all = self.0.borrow_mut();
         // Kinds may contain plugins' names, so old kinds are dropped.

@@ -122,7 +122,7 @@ pub(crate) fn shown_by() -> String {
     current().map(|output| locked(&output).target.shown_by()).unwrap_or_default()
 }
 
-/// Why no line of the log can be written now; `None` if lines can be written.
+/// Returns why no line of the log can be written now; `None` if lines can be written.
 pub(crate) fn failure() -> Option<String> {
     current().and_then(|output| locked(&output).failure())
 }
@@ -183,7 +183,7 @@ pub(crate) fn warn_system(host: &Host, line: &str) {
 /// The facility `daemon` of syslog(3), to be added to a severity.
 const DAEMON: u8 = 3 << 3;
 
-/// The severity of syslog(3), which is the journal's PRIORITY.
+/// Returns the severity of syslog(3), which is the journal's PRIORITY.
 fn severity(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,
@@ -297,7 +297,7 @@ fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// A line of JSON with the code in its message; the JSON writer escapes it.
+/// Adds the code to the message of a JSON line; the JSON writer escapes it.
 fn json_line(level: Level, bytes: Vec<u8>) -> Vec<u8> {
     let Ok(mut line) = serde_json::from_slice::<serde_json::Value>(&bytes) else { return bytes };
     let message = line.get_mut("fields").and_then(|fields| fields.get_mut("message"));

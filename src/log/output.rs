@@ -22,7 +22,7 @@ use crate::presence::IfThere;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// The number of lines that were lost, because they were not read or the file could not be written.
+/// Returns the number of lines that were lost, because their reader or the file failed.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
@@ -60,7 +60,7 @@ impl LogTarget {
         options.open(path).map_or(Self::Blocking, |reopened| Self::Stderr(Some(reopened)))
     }
 
-    /// A datagram socket; `None` if no process listens there.
+    /// Connects a datagram socket; `None` if no process listens there.
     pub(super) fn socket(path: &str, is_journal: bool) -> Option<Self> {
         let path = PathBuf::from(path);
         let socket = Some(connect(&path).ok()?);
@@ -153,7 +153,7 @@ impl Output {
         Self { target, queue: VecDeque::new(), queued_bytes: 0, unwritable: None }
     }
 
-    /// Why no line can be written now; `None` if lines can be written.
+    /// Returns why no line can be written now; `None` if lines can be written.
     pub(super) fn failure(&self) -> Option<String> {
         match self.queue.len() {
             0 => self.unwritable.clone(),

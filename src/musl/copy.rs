@@ -4,8 +4,8 @@
 //!
 //! musl's functions begin with `rep movsq`, whose startup takes longer than copying a short text. A
 //! protobuf message has hundreds of short texts, so that with musl's functions a chain of plugins
-//! takes a third longer. This one is written in assembly, because a compiler may turn a copying
-//! loop into a call of `memcpy`. Other builds do not use this.
+//! takes a third longer. The routine below is written in assembly, because a compiler may turn a
+//! copying loop into a call of `memcpy`. Other builds use it only in tests.
 
 #![expect(unsafe_code, reason = "assembly, and calls of it in the tests")]
 

@@ -9,8 +9,7 @@ use protobuf::{CodedOutputStream, UnknownFields, UnknownValue, UnknownValueRef};
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
 
-/// The minimum time-out of Synchronize's last request once the whole limit has passed: plugins
-/// treat 0 as no time-out.
+/// The minimum time-out of each request of Synchronize: plugins treat 0 as no time-out.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An encoded CreateContainerRequest, and the request from which its pod and container are read.
@@ -38,7 +37,7 @@ impl PluginRequest for EncodedCreation<'_> {
 }
 
 impl Plugin {
-    /// Sends Synchronize, with pods and containers that are still to be encoded.
+    /// Encodes these pods and containers, and sends them in Synchronize.
     pub async fn synchronize(
         &self,
         pods: &[api::PodSandbox],
@@ -117,8 +116,8 @@ impl Plugin {
         outcome
     }
 
-    /// Sends ValidateContainerAdjustment. A plugin counts as a validator only if it subscribed to
-    /// this event by name or implements it.
+    /// Sends ValidateContainerAdjustment. A plugin is a validator only if it subscribed to this
+    /// event by name or implements it.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -130,7 +129,7 @@ impl Plugin {
         outcome
     }
 
-    /// Sends UpdatePodSandbox, which has no older form.
+    /// Sends UpdatePodSandbox, which cannot be sent as StateChange.
     pub async fn update_pod_sandbox(&self, request: &api::UpdatePodSandboxRequest) -> Outcome<()> {
         let outcome = self.call(request).await;
         if self.drops_unimplemented(Event::UpdatePodSandbox, &outcome) {
@@ -152,7 +151,7 @@ impl Plugin {
     }
 }
 
-/// Progress that is shown until the request ends or is abandoned.
+/// Clears the plugin's progress when Synchronize ends or is abandoned.
 struct ProgressShown<'p>(&'p Plugin);
 
 impl Drop for ProgressShown<'_> {

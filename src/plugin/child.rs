@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Spawns, stops and reaps the process of a plugin that the daemon starts.
 //!
-//! The plugin inherits its socket as descriptor 3, exactly three environment variables, and nothing
-//! else. The kernel kills it when the daemon dies. `session.rs` handles the protocol on that
-//! socket.
+//! The plugin inherits its socket as descriptor 3, a pipe for its output, and exactly three
+//! environment variables. The kernel kills it when the daemon dies. `session.rs` handles the
+//! protocol.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -75,7 +75,7 @@ impl PluginProcess {
         Ok(Self { process: pid, log: Arc::clone(log) })
     }
 
-    /// Takes over a process that another program of this process started.
+    /// Takes over a plugin's process that the daemon started before it re-executed.
     pub(super) fn resume(pid: i32, log: &Arc<ProcessLog>) -> Self {
         Self { process: Some(Pid::from_raw(pid)), log: Arc::clone(log) }
     }

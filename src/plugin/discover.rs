@@ -99,8 +99,7 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// Returns the identities (`NN-name`) in `dir`: every entry except folders counts, even a file that cannot
-/// be started now.
+/// Returns the identities (`NN-name`) of all files in `dir`, even of those that cannot be started now.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.

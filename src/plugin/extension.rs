@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends a plugin requests of the extension, each with a deadline: an `exec` waits less than other
-//! commands. This module decides nothing.
+//! Sends a plugin requests of nri-runc's extension of the protocol, each with a deadline: an `exec`
+//! waits less than other commands. This module decides nothing.
 
 use std::time::Duration;
 

@@ -162,7 +162,7 @@ impl Plugin {
 /// Takes ownership of a descriptor by number, and makes it close-on-exec.
 ///
 /// # Errors
-/// Fails when it is closed.
+/// Fails when the descriptor is closed.
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn own(number: RawFd) -> std::io::Result<OwnedFd> {
     // SAFETY: a plain system call on a number; it fails where no such descriptor is open.

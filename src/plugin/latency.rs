@@ -50,7 +50,7 @@ pub struct Quantiles {
 }
 
 impl AnswerTimes {
-    /// Records that a response took this long under this limit; a missing response counts as the limit.
+    /// Records that a response took this long under this limit; without one, `took` is the time-out.
     pub fn record(&mut self, took: Duration, limit: Duration, now: Instant) {
         self.drop_old(now);
         if self.slots.back().is_none_or(|slot| now.duration_since(slot.begun) >= SLOT) {

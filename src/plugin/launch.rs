@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts a pre-installed plugin and waits until it has registered, like the reference.
+//! Starts a pre-installed plugin and waits until it has registered, as NRI's own implementation
+//! does.
 //!
 //! If a plugin does not register, the error has its process's exit and last output line. The caller
 //! decides when to start the plugin again.

@@ -50,7 +50,7 @@ pub trait CallMeter: Debug + Send + Sync {
     fn record_skip(&self, plugin: &str, operation: &'static str, reason: &'static str);
 }
 
-/// Returns gRPC's names of status codes, in snake case.
+/// Returns gRPC's name of a status code, in snake case.
 pub(super) fn status_name(code: ttrpc::Code) -> &'static str {
     use ttrpc::Code;
     match code {

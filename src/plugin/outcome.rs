@@ -16,8 +16,8 @@ pub enum Outcome<T> {
     Answered(T),
     /// The plugin refused, with this error message.
     Refused(String),
-    /// The plugin has no such method, by this error message. Counts as a refusal unless the caller
-    /// needs no reply.
+    /// The plugin has no such method, by this error message. If a reply is needed, this is a
+    /// refusal.
     Unimplemented(String),
     /// The plugin did not answer in time; a late reply is discarded.
     TimedOut,

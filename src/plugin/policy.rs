@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The meaning of a missing reply: the operator's setting, else the plugin's declaration, else the
-//! default, for each half separately (NRI FailurePolicy; the default is the reference's).
+//! default, for each half separately (NRI's FailurePolicy; the default is that of NRI's own
+//! implementation).
 
 use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};

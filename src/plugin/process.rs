@@ -104,7 +104,7 @@ impl ProcessLog {
         (pipe, line.unwrap_or_default())
     }
 
-    /// Takes over the output of a process that another program of this process started.
+    /// Takes over the output of a plugin's process that the daemon started before it re-executed.
     pub(super) fn resume(
         self: &Arc<Self>,
         tail: Vec<(i64, String)>,
@@ -248,7 +248,8 @@ impl Budget {
         Self { begun: Instant::now(), used: 0, left_out: 0 }
     }
 
-    /// Returns whether the next line may be logged, and how many were omitted in the last period.
+    /// Returns whether the next line may be logged, and how many were omitted in a period that is
+    /// now over.
     fn take(&mut self, now: Instant) -> (bool, u64) {
         let mut left_out = 0;
         if now.saturating_duration_since(self.begun) >= PERIOD {

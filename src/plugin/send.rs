@@ -22,7 +22,7 @@ impl Plugin {
         self.call_at(Rank::of(R::METHOD), R::METHOD, request).await
     }
 
-    /// Sends a request with a different time-out.
+    /// Sends a request with this time-out; its duration is not among [`Plugin::answer_times`].
     pub(super) async fn call_within<R: PluginRequest>(
         &self,
         timeout: Duration,
@@ -61,12 +61,12 @@ impl Plugin {
             return (Outcome::NotConnected, None);
         }
         let begun = Instant::now();
-        // The flight recorder handles NRI's own messages.
+        // The flight recorder copies only NRI's own messages, not those of the extension.
         let meter = self.meter.as_ref().filter(|_| R::SERVICE == PLUGIN_SERVICE);
         let limit = meter.map_or(0, |meter| meter.copies_up_to());
         let mut copies = CallCopies::up_to(limit);
         let (outcome, error) = self.send(request, begun, timeout, &mut copies).await;
-        // A call of a method that the plugin lacks does not count.
+        // A call of a method that the plugin lacks is not recorded.
         if matches!(outcome, Outcome::Unimplemented(_)) {
             return (outcome, None);
         }
@@ -91,7 +91,7 @@ impl Plugin {
         let trace = trace::current().map_or_else(Vec::new, TraceContext::into_metadata);
         let answer = self.caller.call_with_copies(request, timeout, &trace, copies);
         // The call ends with the connection, but a reply that has arrived is read first: a refusal
-        // counts even if the plugin exits right after it.
+        // is effective even if the plugin exits right after it.
         let answered = tokio::time::timeout(timeout, answer).await;
         let error = match &answered {
             Ok(Ok(_)) => None,

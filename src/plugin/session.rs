@@ -262,7 +262,7 @@ impl Plugin {
         self.takes_all
     }
 
-    /// Returns the process of a launched plugin.
+    /// Saves the process of a launched plugin for the next program.
     pub(super) fn save_process(&self) -> Option<SavedProcess> {
         self.process.lock().ok()?.as_ref()?.save()
     }
@@ -365,8 +365,8 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its time-out, else `default`, else the
-    /// current one; and the number of its concurrent requests (D29).
+    /// Applies the operator's settings for this plugin: its time-outs, of which that of a request
+    /// is else `default`, else the current one; and the number of its concurrent requests (D29).
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -427,7 +427,7 @@ impl Plugin {
         self.trunk.closed().await
     }
 
-    /// Closes the plugin's connection; `why` is logged as the reason.
+    /// Closes the plugin's connection, and ends the process of a launched one; `why` is logged.
     pub fn disconnect(&self, why: &str) {
         let has_left = self.is_gone();
         self.trunk.close(why);

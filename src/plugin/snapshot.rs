@@ -59,7 +59,7 @@ impl EncodedSnapshot {
         }
     }
 
-    /// Returns the length of the longest of the snapshot's requests, in bytes.
+    /// Returns the maximum length of a request of this snapshot, unless one object is longer.
     pub(crate) fn longest_request(&self) -> usize {
         self.pods.iter().chain(&self.containers).map(Encoded::size).sum::<usize>().min(ROOM)
     }

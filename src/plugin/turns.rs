@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order of requests to one plugin: a limited number are sent at once, the others wait.
+//! The order of requests to one plugin: a limited number are in progress, the others wait.
 //!
 //! There are four ranks, each in order of arrival: later events of an existing container go first,
 //! then creations, then new pods, then notifications of the extension. So a burst of creations
-//! finishes container by container. In order of arrival, the second event of the first container
-//! would wait for the first event of the last one, and all would time out together.
+//! finishes container by container. If requests were sent in order of arrival, the second event of
+//! the first container would wait for the first event of the last one, and all would time out
+//! together.
 //!
 //! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
 //! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 /// Consecutive turns that may overtake the oldest request of a lower rank.
 const OVERTAKEN: u32 = 8;
 
-/// Durations kept for the mean; estimates start with `ENOUGH` of them.
+/// Number of durations kept for the mean, and the number from which turns are estimated.
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
@@ -101,7 +102,7 @@ struct WaitingRequest {
 pub(super) struct Turn {
     state: Option<Arc<Mutex<TurnState>>>,
     begun: Instant,
-    /// Whether the turn's duration counts for the mean of events.
+    /// Whether the turn's duration is a sample for the mean.
     is_event: bool,
 }
 
@@ -137,7 +138,7 @@ impl Turns {
     /// without a subject is about no container.
     ///
     /// # Errors
-    /// Fails with the requests before it, if they would take too long.
+    /// Fails if the requests before it would take too long; the error has their number.
     pub(super) async fn acquire(
         &self,
         rank: Rank,
@@ -331,7 +332,7 @@ pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Whether `plugin` was already too busy for this caller, so that it does not know the caller's pod.
+/// Returns the earlier refusal if `plugin` was too busy for this caller, and so was not told about the caller's pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();

@@ -3,7 +3,7 @@
 //!
 //! The first rule that matches pod and plugin decides; without one, the rules permit everything,
 //! and the plugin's own section may still restrict it. A pod whose identity a tenant may have
-//! written could be in any namespace: then every rule counts that may match, and only what all of
+//! written could be in any namespace: then every rule that may match applies, and only what all of
 //! them permit is permitted. Everything here is pure: no file, no clock, no plugin is asked.
 
 mod execs;
@@ -86,8 +86,8 @@ pub struct Rules {
     without_root: Option<Arc<Ruling>>,
 }
 
-/// The fields that only root can put into effect. Without root, runtimes ignore some of them
-/// silently, and with others they change the host.
+/// The fields that only root can put into effect. Without root, runtimes ignore some of these
+/// fields silently, and change the host for others.
 const NEEDS_ROOT: [NriField; 9] = [
     NriField::BlockioClass,
     NriField::CPURealtimePeriod,
@@ -229,7 +229,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// Returns a set of one field; the configuration has refused unknown names.
+/// Returns the fields that a name in a rule means; the configuration has refused unknown names.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines the promises about devices that apply to a pod or a container (decision D61).
 //!
-//! Every promise is checked, and one matching list of devices is enough. If a source of the devices
-//! was unreadable, or the pod's identity is unproven, the promise may apply, and counts as
-//! applying. A source that an engine does not have names no devices. Pure: no file, no clock.
+//! Every promise is checked, and one matching list (devices, images, annotations etc.) is enough.
+//! If a source of the devices was unreadable, or the pod's identity is unproven, the promise may
+//! apply, and is treated as if it did. A source that an engine does not have names no devices.
+//! Pure: no file, no clock.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -131,7 +132,7 @@ pub(crate) fn device_numbers(container: &api::Container) -> BTreeSet<(bool, u64,
     numbers.collect()
 }
 
-/// Whether a promise applies to this container or pod, and why: the first list of devices that matches.
+/// Returns whether a promise applies to this container or pod, and why: the first list that matches.
 pub(crate) fn fit_promise(section: &PromiseSection, facts: &PromiseFacts<'_>) -> (Fit, Reason) {
     let (of_pod, reason) = fit_pod(&section.pods, facts.ruled);
     let Reason::Matches(mut by) = reason else { return (of_pod, reason) };

@@ -98,7 +98,7 @@ impl Features {
         self.kind() == kind && self.version.is_some_and(|own| own < version)
     }
 
-    /// Reads the runtime's output.
+    /// Parses the runtime's output of `--version` and `features`.
     pub fn from_answers(version: &str, features: &str) -> Self {
         let mut words = version.lines().next().unwrap_or_default().split_ascii_whitespace();
         let name = words.next().unwrap_or_default().to_owned();

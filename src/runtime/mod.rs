@@ -72,8 +72,8 @@ impl RuntimeKind {
 }
 
 /// Returns the state directory of `runtime` without `--root`, from the caller's variables. crun always uses
-/// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root`
-/// makes runc count as privileged).
+/// `XDG_RUNTIME_DIR`; runc and youki only without privileges (in a user namespace, `USER=root` makes runc act as if it
+/// were privileged).
 pub(crate) fn default_root(runtime: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let kind = RuntimeKind::of_program(runtime);
     let is_taken = |_: &OsString| match kind {
@@ -149,7 +149,7 @@ pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
 }
 
-/// Makes a runtime print its version. Its output and its exit code do not matter.
+/// Tries to execute a runtime, with `--version`. What it prints and its exit code are ignored.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, does not end, or executes nri-runc.
@@ -343,7 +343,7 @@ fn usable(path: &Path, ourselves: &Ourselves) -> std::result::Result<(), Unfit> 
     Err(Unfit::Known(why))
 }
 
-/// Whether an absolute path is a program that may be a runtime: an executable file that is not nri-runc.
+/// Whether an absolute path is an executable file that may be a runtime: neither nri-runc nor writable by all users.
 pub(crate) fn is_usable(path: &str) -> bool {
     path.starts_with('/') && usable(Path::new(path), &Ourselves::open()).is_ok()
 }
@@ -370,7 +370,7 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without this metadata, a copy of nri-runc would count as the runtime, and would then
+        // Without this metadata, a copy of nri-runc would be taken for the runtime, and would then
         // search for a runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }

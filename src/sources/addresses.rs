@@ -4,7 +4,7 @@
 //! A thread enters the namespace (or several, one after the other), queries the kernel, and ends;
 //! no other thread of this process leaves the host's namespace. No program runs inside and no file
 //! of the container is opened; time, bytes and responses are limited, regardless of what the
-//! namespace contains. The host's namespace has no addresses of a container. Reference:
+//! namespace contains. A container in the host's namespace has no addresses of its own. Reference:
 //! network_namespaces(7), setns(2).
 
 use std::fs::{File, Metadata};
@@ -41,7 +41,7 @@ const ANSWER_WAIT: TimeVal = TimeVal::new(0, 200_000);
 /// The number of threads that are in other namespaces.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// The addresses in the network namespace of the process `pid` that started at `start`, by
+/// Returns the addresses in the network namespace of the process `pid` that started at `start`, by
 /// interface, version 4 first; none in the host's namespace, or if they are not available in time.
 pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<String> {
     let mut found = Vec::new();
@@ -52,8 +52,9 @@ pub(crate) async fn addresses(host: &Host, pid: u32, start: Option<u64>) -> Vec<
     found
 }
 
-/// The addresses of many processes, one after the other; `found` receives a process's position in
-/// the list and its addresses. Addresses that are not found within a minute stay unknown.
+/// Reads the addresses of many processes, one after the other; `found` receives a process's
+/// position in the list and its addresses. Addresses that are not found within a minute stay
+/// unknown.
 pub(crate) async fn addresses_of_each(
     host: &Host,
     processes: Vec<(u32, Option<u64>)>,
@@ -107,7 +108,7 @@ impl Drop for Place {
     }
 }
 
-/// The network namespace of this process, unless it is the host's or the daemon's.
+/// Opens the network namespace of the process `pid`, unless it is the host's or the daemon's.
 fn foreign_namespace(host: &Host, pid: u32, start: Option<u64>) -> Option<File> {
     let path = |pid: &str| host.path(format!("/proc/{pid}/ns/net"));
     let identity = |meta: Metadata| (meta.dev(), meta.ino());

@@ -17,7 +17,7 @@ pub(crate) const DEV: &str = "/dev";
 /// A device number: whether it is a block device, and its major and minor number.
 type Number = (bool, u64, u64);
 
-/// The host paths of nodes with the number of one of these devices.
+/// Returns the host paths of nodes with the number of one of these devices.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.

@@ -34,7 +34,7 @@ async fn ask(socket: &Path) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// The runtimes in a response; `None` if the response is not Docker's.
+/// Returns the runtimes in a response; `None` if the response is not Docker's.
 pub fn runtimes_of_docker(answer: &[u8]) -> Option<LoadedHandlers> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let (head, body) = (answer.get(..end)?, answer.get(end + 4..)?);

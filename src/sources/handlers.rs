@@ -27,7 +27,7 @@ pub struct LoadedHandlers {
 /// `StatusRequest`: verbose, field 1.
 const AT_LENGTH: [u8; 2] = [0x08, 0x01];
 
-/// The engine's handlers; `None` if the engine does not answer in time, or does not list them.
+/// Returns the engine's handlers; `None` if it does not answer in time, or does not list them.
 pub(crate) fn handlers(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let messages = [AT_LENGTH.to_vec()];

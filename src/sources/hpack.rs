@@ -20,7 +20,7 @@ const CODES: [(u32, &[u8]); 11] = [
     (19, b"\\"),
 ];
 
-/// The longest code of all.
+/// The length of the longest code of all, in bits.
 const LONGEST_CODE: u32 = 30;
 
 /// Appends a field.
@@ -32,7 +32,7 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
     }
 }
 
-/// The fields of a block that have literal names; `None` if the block is malformed.
+/// Returns the fields of a block that have literal names; `None` if the block is malformed.
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
@@ -116,7 +116,7 @@ fn decode(bytes: &[u8]) -> Option<String> {
     (length < 8 && code == (1 << length) - 1).then_some(text)
 }
 
-/// The byte of a code. Codes of one length are consecutive, followed by those of the next length.
+/// Returns the byte of a code. Codes of one length are consecutive, and precede longer ones.
 fn symbol(code: u32, length: u32) -> Option<u8> {
     let (mut first, mut before) = (0_u32, 0);
     for (bits, bytes) in CODES {

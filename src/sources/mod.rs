@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running
 //! container's addresses (`addresses.rs`). One short time limit applies to all of it; a missing,
-//! slow or invalid source counts as absent. This module decides nothing about a container, never
-//! asks an engine about a running one (`task_exits.rs` only follows containerd's events), and runs
-//! in the wrapper only before a refusal.
+//! slow or invalid source is treated as absent. This module decides nothing about a container,
+//! never asks an engine about a running one (`task_exits.rs` only follows containerd's events), and
+//! runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;
@@ -49,7 +49,7 @@ const SLOW_SOURCE_PAUSE: Duration = Duration::from_secs(10);
 
 type FetchedFiles = BTreeMap<String, Vec<u8>>;
 
-/// The sources, with a memory of which one is slow.
+/// Fetches the data, and pauses a source that was slow.
 #[derive(Debug, Default)]
 pub struct Sources {
     rests_until: Cell<Option<Instant>>,
@@ -58,8 +58,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// A container's facts from the call, the document and the host: the engine that called, the
-    /// engine's data, and defaults for the rest.
+    /// Returns a container's facts from the call, the document and the host: the engine that
+    /// called, the engine's data, and defaults for the rest.
     pub async fn facts(
         &self,
         host: &Host,
@@ -140,7 +140,7 @@ impl Sources {
         found
     }
 
-    /// The records, and why others were refused, or why there are none.
+    /// Returns the records, and why others were refused, or why there are none.
     async fn ask_store(
         &self,
         host: &Host,

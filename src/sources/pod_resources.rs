@@ -34,8 +34,8 @@ const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 /// Names by holder: drivers by claim, or resources by container.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
-/// Kubelet's records about a pod. Its list lacks ordinary init containers, drivers without devices,
-/// and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
+/// Kubelet's records about a pod. Its response lacks ordinary init containers, drivers without
+/// devices, and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
 #[derive(Debug, Default)]
 struct Recorded {
     claims: Names,
@@ -106,7 +106,7 @@ fn read_records(folder: &Path, uid: &str) -> Result<Recorded> {
     })
 }
 
-/// The drivers of the pod's claims, from `dra_manager_state` of Kubernetes 1.32 and later.
+/// Returns the drivers of the pod's claims, from `dra_manager_state` of Kubernetes 1.32 and later.
 fn recorded_claims(text: &str, uid: &str) -> Option<Names> {
     let document: Value = serde_json::from_str(text).ok()?;
     let data: Value = serde_json::from_str(document["Data"].as_str()?).ok()?;
@@ -120,7 +120,7 @@ fn recorded_claims(text: &str, uid: &str) -> Option<Names> {
     named.collect()
 }
 
-/// The extended resources of the pod's containers.
+/// Returns the extended resources of the pod's containers.
 fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
     let document: Value = serde_json::from_str(text).ok()?;
     let mut names = Names::new();
@@ -135,7 +135,7 @@ fn recorded_resources(text: &str, uid: &str) -> Option<Names> {
 
 /// Reads a `ListPodResourcesResponse` (field 1: pods) and its `PodResources` (1: name, 2:
 /// namespace, 3: containers). If two pods have this name (an ending one and its successor), the
-/// allocations of both count, because the message has no UID.
+/// allocations of both are merged, because the message has no UID.
 fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<PodAllocations> {
     let mut found: Option<PodAllocations> = None;
     let mut unlisted = recorded.claims.clone();
@@ -167,8 +167,8 @@ fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<Pod
 }
 
 /// Adds allocations that are only in kubelet's records. A claim that no container lists may be any
-/// container's. A recorded resource belongs to a container that kubelet does not list; for such
-/// containers the whole pod's allocations count, so it is stored under an empty name.
+/// container's. A recorded resource belongs to a container that kubelet does not list; such a
+/// container is given the whole pod's allocations, so the resource is stored under an empty name.
 fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) {
     let drivers: BTreeSet<String> = claims.into_values().flatten().collect();
     let is_unlisted = |name: &String| !found.contains_key(name);
@@ -182,9 +182,9 @@ fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) 
     }
 }
 
-/// `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5 (claim_name 2,
-/// claim_resources 4, of which driver_name is 2). Removes the claims of the container from
-/// `unlisted`.
+/// Parses a `ContainerResources`: name 1, devices 2 (resource_name 1), dynamic_resources 5
+/// (claim_name 2, claim_resources 4, of which driver_name is 2). Removes the claims of the
+/// container from `unlisted`.
 fn container(
     bytes: &[u8],
     recorded: &Recorded,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engines' processes on this host, found by their command lines. A container's process may use
-//! any name, so only root's processes in this PID namespace count.
+//! any name, so only processes of this process's user and PID namespace are examined.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The name of the process's program, from argv[0].
+    /// Returns the name of the process's program, from argv[0].
     pub(crate) fn program(&self) -> String {
         let first = self.words.first().map(Vec::as_slice).unwrap_or_default();
         let first = String::from_utf8_lossy(first);
@@ -30,12 +30,12 @@ impl Process {
     }
 }
 
-/// The command lines of the process `parent` that called `pid`, and of its parent. A process that
-/// has ended meanwhile does not count, because its PID may belong to another process (even a
-/// container's, which may use any name).
+/// Returns the command lines of the process `parent` that called `pid`, and of its parent. A
+/// process that has ended meanwhile is left out, because its PID may belong to another process
+/// (even a container's, which may use any name).
 ///
 /// # Errors
-/// Fails when they are unreadable, because an unreadable caller must not count as absent.
+/// Fails when they are unreadable, because an unreadable caller must not be treated as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;
@@ -54,7 +54,7 @@ pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec
     })
 }
 
-/// The processes whose program has one of these names, lowest PID first.
+/// Returns the processes whose program has one of these names, lowest PID first.
 pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     let mut found = Vec::new();
     for entry in presence::entries(&host.path("/proc")).or_absent().into_iter().flatten() {
@@ -73,7 +73,7 @@ pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
     found
 }
 
-/// The running Docker daemons, each with the settings of its configuration file.
+/// Returns the running Docker daemons, each with the settings of its configuration file.
 pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     let all = processes(host, &["dockerd"]).into_iter().filter_map(|process| {
         let mut dockerd = Dockerd::of(&process.words)?;
@@ -85,7 +85,7 @@ pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     all.collect()
 }
 
-/// The daemons' command lines and configuration files, by path.
+/// Returns the command lines and configuration files of the Docker daemons, by path.
 pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for process in processes(host, &["dockerd"]) {

@@ -14,9 +14,8 @@ use crate::presence::{self, IfThere};
 /// The folder of the records, one file `ENGINE.json` each.
 pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
 
-/// The programs that engines call.
+/// Returns the paths by which the recorded engines call nri-runc.
 pub(crate) fn programs(host: &Host) -> Vec<String> {
-    // An engine may also call nri-runc by its own name.
     let entries = presence::entries(&host.path(FOLDER)).or_absent().into_iter().flatten();
     let records = entries.filter_map(|entry| read(&entry.path()));
     let records = records.filter_map(|text| serde_json::from_slice::<Value>(&text).ok());

@@ -50,7 +50,7 @@ impl GrpcStatus {
         self.code == Some(NOT_FOUND)
     }
 
-    /// The status of a response that has neither a message nor a status.
+    /// Returns the status of a response that has neither a message nor a status.
     fn absent() -> Self {
         Self { code: None, message: String::new() }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// The text of `grpc-message`: bytes that are not printable ASCII are `%` and two digits.
+/// Returns the text of `grpc-message`: bytes that are not printable ASCII are `%` and two digits.
 fn percent_decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, more)) = rest.split_first() {
@@ -124,7 +124,7 @@ pub(super) async fn call(
     Ok(streams.into_iter().map(message).collect())
 }
 
-/// The bytes that open a connection and send each message to the method `path`.
+/// Returns the bytes that open a connection and send each message to the method `path`.
 pub(super) fn requests(path: &str, metadata: &[(&str, &str)], messages: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = PREFACE.to_vec();
     frame(&mut bytes, SETTINGS, 0, 0, &settings());
@@ -158,7 +158,7 @@ impl Frame {
         self.kind == DATA && !self.body.is_empty()
     }
 
-    /// The frames that restore the windows of the connection and of the stream.
+    /// Returns the frames that restore the windows of the connection and of the stream.
     pub(super) fn window_again(&self) -> Vec<u8> {
         let size = u32::try_from(self.body.len()).unwrap_or(u32::MAX).to_be_bytes();
         let mut bytes = frame_of(WINDOW_UPDATE, 0, 0, &size);
@@ -194,7 +194,7 @@ pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
     Ok(Frame { kind, flags, stream: u32::from_be_bytes(number) & 0x7fff_ffff, body })
 }
 
-/// A frame as bytes.
+/// Returns a frame as bytes.
 pub(super) fn frame_of(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame(&mut bytes, kind, flags, stream, body);
@@ -209,7 +209,7 @@ fn frame(bytes: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
     bytes.extend_from_slice(body);
 }
 
-/// The client's settings: no header table, no pushes, a large window.
+/// Returns the client's settings: no header table, no pushes, a large window.
 fn settings() -> Vec<u8> {
     let pairs: [(u16, u32); 3] = [(1, 0), (2, 0), (4, limits::CONTAINERD_ANSWER)];
     pairs
@@ -218,7 +218,7 @@ fn settings() -> Vec<u8> {
         .collect()
 }
 
-/// A header block of literals without a table.
+/// Returns a header block of literals without a table.
 fn headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     let fixed = [
         (":method", "POST"),
@@ -235,7 +235,7 @@ fn headers(path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// The data of each stream, once all have ended.
+/// Returns the data of each stream, once all have ended.
 async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<ResponseStream>> {
     let mut streams: Vec<ResponseStream> = Vec::new();
     streams.resize_with(count, ResponseStream::default);
@@ -260,7 +260,7 @@ impl ResponseStream {
         self.has_ended
     }
 
-    /// The reason why the server refused the request, if it did.
+    /// Returns the reason why the server refused the request, if it did.
     pub(super) fn refused(&self) -> Option<&GrpcStatus> {
         self.refusal.as_ref()
     }
@@ -296,7 +296,7 @@ impl ResponseStream {
             _ => {}
         }
         if matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
-            // Unreadable header fields count as absent; the message then decides.
+            // Unreadable header fields are ignored; the message then decides.
             let fields = hpack::read_fields(&std::mem::take(&mut self.block)).unwrap_or_default();
             self.refusal = self.refusal.take().or_else(|| GrpcStatus::of_fields(&fields));
         }
@@ -319,7 +319,7 @@ fn unpadded(body: &[u8], flags: u8) -> Result<&[u8]> {
     inner.ok_or_else(|| Error::new("its padding is wrong"))
 }
 
-/// The message of a stream: uncompressed, complete, alone.
+/// Returns the only message of a stream, if it is complete and uncompressed.
 fn message(stream: ResponseStream) -> UnaryResponse {
     if let Some(refusal) = stream.refusal {
         return Err(refusal);

@@ -191,7 +191,7 @@ record! {
         /// The resctrl group that its creation makes, if it did not exist before.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub makes_group: Option<String>,
-        /// Facts that a wrapper needs for `exec`, while each `exec` involves the daemon.
+        /// Facts that a wrapper needs for `exec`; set as long as each `exec` involves the daemon.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exec_subject: Option<Box<ExecSubject>>,
         /// Why the container was refused; empty if it was not.
@@ -207,7 +207,7 @@ record! {
         /// Values that injections in audit mode would have set.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub would_inject: Vec<WouldInject>,
-        /// Values that injections left to the container or to other owners.
+        /// Values that injections did not set, because the container or another owner has set them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub gave_way: Vec<GaveWay>,
         /// The promises that apply to it.
@@ -247,8 +247,7 @@ impl Container {
         self.outcome.refused_at = Some(at);
     }
 
-    /// Whether the runtime made it. If the creation failed, an earlier container of its ID may
-    /// still exist.
+    /// Whether the runtime made it. If not, an existing container of this ID is an earlier one.
     pub fn was_made(&self) -> bool {
         self.process.init_pid.is_some() || self.process.started_at.is_some()
     }
@@ -259,7 +258,8 @@ impl Container {
         self.state == Lifecycle::Created && self.pending.in_flight.as_ref().is_some_and(starts)
     }
 
-    /// The mark for `exec` and `kill`; `None` if they need none, or none of its processes runs.
+    /// Returns the mark for `exec` and `kill`; `None` if none is needed, or the container has
+    /// stopped.
     pub fn mark(&self) -> Option<Mark> {
         if matches!(self.state, Lifecycle::Stopped | Lifecycle::Removed) {
             return None;
@@ -278,7 +278,7 @@ impl Container {
         is_needed.then_some(Mark { root, id, is_sandbox: self.is_sandbox, values, subject })
     }
 
-    /// The directory of its document.
+    /// Returns the directory of its document.
     pub fn folder(&self) -> &str {
         let folder = self.outcome.patched.as_ref().map(|patched| patched.folder.as_str());
         folder.filter(|folder| !folder.is_empty()).unwrap_or(&self.call.bundle)
@@ -290,7 +290,7 @@ impl Container {
         let Some(patched) = &self.outcome.patched else { return false };
         if patched.fingerprint.is_empty() {
             // Earlier versions recorded only the inode; then a file that was written after the
-            // container's creation counts as edited.
+            // container's creation is treated as edited.
             let is_older = self.process.created_at.is_none_or(|created| there.modified <= created);
             return patched.inode == there.inode && is_older;
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
-//! the engine's documents beside them. An unusable file is set aside with one line, and never
-//! prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's start
-//! fails and is retried, so that no container is lost because the daemon ran out of file
-//! descriptors.
+//! the engine's documents beside them. An unusable file is moved to the folder `aside`, reported in
+//! one line, and never prevents the daemon's start. If a file cannot be read for a temporary
+//! reason, the daemon's start fails and is retried, so that no container is lost because the daemon
+//! ran out of file descriptors.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -239,8 +239,8 @@ impl RecordFolders {
         self.remove(PODS, &pod_file(id));
     }
 
-    /// Keeps a document. Until the container's record names it, nothing refers to it, so it need
-    /// not be written in one step.
+    /// Stores an engine's document; returns the file's name. Until the container's record names the
+    /// file, nothing refers to it, so it need not be written in one step.
     pub(super) fn keep_pristine(&self, incarnation: u64, bytes: &[u8]) -> Result<String> {
         let name = format!("{incarnation}.json");
         let written = files::write_at(&self.pristine, &name, bytes);
@@ -284,9 +284,9 @@ pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
 
-/// The records that were set aside, now or earlier.
+/// Returns the records that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
-    // An unreadable folder counts as empty, because the list is only shown to operators.
+    // An unreadable folder is treated as empty, because the list is only shown to operators.
     let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
@@ -335,7 +335,7 @@ fn load_containers(
 /// record. While the directory of unusable records is not empty, all documents stay, because such a
 /// record may name one.
 fn sweep(dir: &Path, containers: &[Container]) {
-    // If that directory cannot be listed, it counts as not empty.
+    // If that directory cannot be listed, it may contain a record.
     if !matches!(presence::entries(&dir.join(ASIDE)), Ok(aside) if aside.is_empty()) {
         return;
     }
@@ -710,7 +710,7 @@ pub(super) mod tests {
         store.keep(&container("b")).unwrap();
         store.put(container("b")).unwrap();
         store.forget(&container("b").key);
-        // The ID's next container was never made by the runtime.
+        // The runtime never created the next container of this ID.
         let mut not_started = container("b");
         not_started.process.init_pid = None;
         store.put(not_started).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The records of pods and containers.
 //!
-//! The store is the daemon's only memory. An intended change is on disk before the daemon acts on
-//! it, and a past event as soon as it can be written, so that a SIGKILL loses nothing. This module
-//! never communicates with plugins or examines a process.
+//! The daemon knows pods and containers only from its store. An intended change is on disk before
+//! the daemon acts on it, and a past event as soon as it can be written, so that a SIGKILL loses
+//! nothing. This module never communicates with plugins or examines a process.
 
 mod compact;
 mod container;
@@ -40,7 +40,7 @@ pub(crate) const SCHEMA: u32 = 1;
 /// The verb of an [`InFlight`] call that starts a created container.
 pub(crate) const START: &str = "start";
 
-/// A container as the runtime knows it: IDs are unique only below one runtime root.
+/// Identifies a container: its ID is unique only below one runtime root.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ContainerKey {
     /// The runtime's state directory, `--root` or its default.
@@ -104,7 +104,7 @@ pub struct Pod {
     /// PID of its infrastructure container, once known.
     #[serde(default)]
     pub pid: u32,
-    /// A path that exists as long as the pod does, for a pod whose end no call marks.
+    /// A path that exists as long as the pod does, for a pod whose end no command reports.
     pub lives_with: Option<String>,
     /// Whether an untrusted party may have written the namespace.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

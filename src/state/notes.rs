@@ -43,7 +43,7 @@ pub struct Skipped {
 const BYPASSED: &str = " bypassed the daemon: ";
 
 impl Skipped {
-    /// A command about which no plugin was asked, because the daemon was unavailable.
+    /// Creates the note of a command that ran without plugins, because the daemon was unavailable.
     pub fn bypassed(verb: &str, why: &str) -> Self {
         Self { plugin: String::new(), reason: format!("{verb}{BYPASSED}{why}") }
     }
@@ -181,7 +181,7 @@ pub struct PendingUpdate {
 }
 
 impl PendingUpdate {
-    /// The length of the update in a record, in bytes.
+    /// Returns the length of the update in a record, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         serde_json::to_string(self).map_or(0, |text| text.len())
     }

@@ -17,7 +17,7 @@ use super::{Container, Pod};
 
 /// A record with an ID; a later record may have the same ID.
 pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
-    /// The ID.
+    /// Returns the ID.
     fn id(&self) -> &str;
 }
 
@@ -51,7 +51,7 @@ impl Packed {
         Self { ids, lines }
     }
 
-    /// The records whose JSON contains `text`, oldest first.
+    /// Returns the records whose JSON contains `text`, oldest first.
     fn containing<T: Identified>(&self, text: &str) -> Vec<T> {
         let lines = self.lines.text();
         let matching = lines.lines().filter(|line| line.contains(text));
@@ -112,7 +112,7 @@ impl<T: Identified> Remembered<T> {
         }
     }
 
-    /// The newest record of this ID that `is_meant` accepts.
+    /// Returns the newest record of this ID that `is_meant` accepts.
     pub(super) fn newest(&self, id: &str, is_meant: impl Fn(&T) -> bool) -> Option<Cow<'_, T>> {
         let is_it = |record: &T| record.id() == id && is_meant(record);
         let mut latest = self.latest.iter().rev().map(|(record, _)| record);
@@ -124,8 +124,8 @@ impl<T: Identified> Remembered<T> {
         records.find(is_it).map(Cow::Owned)
     }
 
-    /// All records that may contain `text` in one of their strings, oldest first; the latest
-    /// records are always among them.
+    /// Returns all records that may contain `text` in one of their strings, oldest first; the
+    /// latest records are always among them.
     pub(super) fn containing<'s>(
         &'s self,
         text: &'s str,
@@ -139,7 +139,7 @@ fn hash(id: &str) -> u64 {
     fnv64(id.bytes())
 }
 
-/// The length of a record, in bytes.
+/// Returns the length of a record, in bytes.
 pub(super) fn size(record: &impl Serialize) -> usize {
     serde_json::to_string(record).map_or(0, |text| text.len())
 }

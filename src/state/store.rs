@@ -132,7 +132,7 @@ impl Store {
         self.stamp()
     }
 
-    /// The ID of this boot.
+    /// Returns the ID of this boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -143,7 +143,7 @@ impl Store {
         self.incarnations
     }
 
-    /// The container, if it is known.
+    /// Returns the container, if it is known.
     pub fn container(&self, key: &ContainerKey) -> Option<&Container> {
         self.containers.get(key).map(Rc::as_ref)
     }
@@ -153,12 +153,12 @@ impl Store {
         self.containers.get(key).cloned()
     }
 
-    /// The container's key, shared with the store.
+    /// Returns the container's key, shared with the store.
     pub fn shared_key(&self, key: &ContainerKey) -> Option<Rc<ContainerKey>> {
         self.containers.get_key_value(key).map(|(key, _)| Rc::clone(key))
     }
 
-    /// All containers, sandboxes included.
+    /// Returns all containers, sandboxes included.
     pub fn containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.values().map(Rc::as_ref)
     }
@@ -168,40 +168,40 @@ impl Store {
         self.containers.values().cloned().collect()
     }
 
-    /// The containers of this id, below any root.
+    /// Returns the containers of this id, below any root.
     pub fn of_id<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_id(id).filter_map(|key| self.containers.get(key));
         found.map(Rc::as_ref).filter(move |container| container.key.id == id)
     }
 
-    /// The containers of this pod, its sandbox included.
+    /// Returns the containers of this pod, its sandbox included.
     pub fn of_pod<'s>(&'s self, pod: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_pod(pod).filter_map(|key| self.containers.get(key));
         found.map(Rc::as_ref).filter(move |container| container.pod == pod)
     }
 
-    /// The containers whose document is in this directory.
+    /// Returns the containers whose document is in this directory.
     pub fn of_folder<'s>(&'s self, folder: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_folder(folder).filter_map(|key| self.containers.get(key));
         found.map(Rc::as_ref).filter(move |container| container.folder() == folder)
     }
 
-    /// All pods.
+    /// Returns all pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods_shared().map(Rc::as_ref)
     }
 
-    /// All pods, each of which may be kept.
+    /// Returns all pods, shared with the store.
     pub fn pods_shared(&self) -> impl Iterator<Item = &Rc<Pod>> {
         self.pods.values()
     }
 
-    /// The pod, if it is known.
+    /// Returns the pod, if it is known.
     pub fn pod(&self, id: &str) -> Option<&Pod> {
         self.pods.get(id).map(Rc::as_ref)
     }
 
-    /// Recently removed or refused containers that may contain this text in a string, newest last.
+    /// Returns removed or refused containers that may contain this text in a string, newest last.
     pub fn gone<'s>(
         &'s self,
         text: &'s str,
@@ -209,8 +209,8 @@ impl Store {
         self.gone.containing(text)
     }
 
-    /// The newest removed or refused container of this key that `is_meant` accepts. A kept record
-    /// that is no longer in memory is read from disk.
+    /// Returns the newest removed or refused container of this key that `is_meant` accepts. A kept
+    /// record that is no longer in memory is read from disk.
     pub fn newest_gone(
         &self,
         key: &ContainerKey,
@@ -338,7 +338,7 @@ impl Store {
         files::try_write(&self.dir)
     }
 
-    /// The IDs of containers and pods whose records could not be written.
+    /// Returns the IDs of containers and pods whose records could not be written.
     pub fn unwritten(&self) -> Vec<&str> {
         let containers = self.unwritten.iter().map(|key| key.id.as_str());
         containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
@@ -375,8 +375,8 @@ impl Store {
         self.kept.iter().any(|(kept, _)| kept == key)
     }
 
-    /// Keeps the record of a container that is about to be removed on disk too, because a container
-    /// may be re-created under its ID.
+    /// Keeps the record of a container on disk too when the container is removed, because a
+    /// container may be re-created under its ID.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -443,18 +443,18 @@ impl Store {
         self.gone_pods.push(pod);
     }
 
-    /// Removed pods that may contain this text in a string, newest last.
+    /// Returns removed pods that may contain this text in a string, newest last.
     pub fn gone_pods<'s>(&'s self, text: &'s str) -> impl DoubleEndedIterator<Item = Cow<'s, Pod>> {
         self.gone_pods.containing(text)
     }
 
-    /// The pod of this ID, or the last removed one.
+    /// Returns the pod of this ID, or the last removed one.
     pub fn newest_pod(&self, id: &str) -> Option<Cow<'_, Pod>> {
         let gone = || self.gone_pods.newest(id, |_| true);
         self.pod(id).map(Cow::Borrowed).or_else(gone)
     }
 
-    /// Keeps the engine's document of a container; returns its name.
+    /// Stores the engine's document of a container; returns the file's name.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -467,7 +467,7 @@ impl Store {
         self.folders.remove_pristine(name);
     }
 
-    /// The engine's document of a container.
+    /// Returns the engine's document of a container.
     ///
     /// # Errors
     /// Fails when it is gone.

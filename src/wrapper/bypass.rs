@@ -56,7 +56,7 @@ impl Invocation<'_> {
 
     /// Builds the request that was not sent, and opens its document.
     fn unasked(&self) -> (WrapperRequest, Option<BundleDocument>) {
-        // If the document cannot be opened, its pod counts as not exempt.
+        // If the document cannot be opened, its pod is treated as not exempt.
         let document = if self.call.verb.creates() { self.document().or_absent() } else { None };
         let document = document.flatten();
         let name = document.as_ref().map(|document| document.name.clone()).unwrap_or_default();

@@ -136,7 +136,7 @@ fn send_part(
     sendmsg::<()>(stream.as_fd().as_raw_fd(), &[IoSlice::new(part)], control, flags, None)
 }
 
-/// Reads messages until one is not a heartbeat, up to `ahead` bytes at once.
+/// Reads messages until one is not a heartbeat; each read takes up to `ahead` bytes.
 ///
 /// # Errors
 /// Fails at the deadline, or earlier if the daemon sends no heartbeat and is not re-executing.

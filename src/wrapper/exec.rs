@@ -29,8 +29,8 @@ use crate::spec::patch::patch_later_process;
 use super::invocation::Invocation;
 use super::later::ExecInterest;
 
-/// Lowest descriptor number for the copy: `--preserve-fds` and socket activation pass the numbers
-/// right after standard error to the new process.
+/// Lowest descriptor number for the copy of the process document: `--preserve-fds` and socket
+/// activation pass the numbers right after standard error to the new process.
 const FIRST_DESCRIPTOR: i32 = 200;
 
 /// The content of a process document.

@@ -36,7 +36,7 @@ const REFUSABLE_STAGE_CAP: Duration = Duration::from_secs(90);
 /// Time limit of a stage that only reports: as long as a delete.
 const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 
-/// Maximum ancestors with the runtime's command line: crun runs hooks in a child process.
+/// Maximum number of ancestors with the runtime's command line: crun runs hooks in a child process.
 const GENERATIONS: usize = 4;
 
 /// The state that the runtime writes to standard input.
@@ -61,7 +61,7 @@ struct CallingRuntime {
 }
 
 /// Reports a runtime's action to the daemon. A failure before the container exists fails its
-/// creation; later stages fail only on invalid input.
+/// creation; later stages do not fail if the daemon is unavailable.
 ///
 /// # Errors
 /// Fails on invalid input, on a refusal, and without a daemon if the policy requires it.

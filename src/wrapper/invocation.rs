@@ -94,7 +94,7 @@ impl<'a> Invocation<'a> {
     pub(super) fn is_odd_document(&self) -> bool {
         let file = self.call.config.as_deref().map(Path::new);
         let is_odd = |file: &Path| file.file_name().is_some_and(|name| name.to_str().is_none());
-        // A file that cannot be examined counts as existing.
+        // A file that cannot be examined may exist.
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles an `exec` that involves the daemon (decision D51). If only the audit log needs it, the
 //! daemon receives a one-way message; with exec rules, or with plugins that handle execs, the
-//! daemon decides. The configuration and a file that the daemon maintains tell which case applies.
+//! daemon decides. The configuration and a file that the daemon maintains show which case applies.
 //! Without a response this process applies the rules itself, to the facts in the container's mark.
 
 use std::ffi::{OsStr, OsString};
@@ -57,7 +57,7 @@ pub(super) enum ExecInterest {
     Asked,
     /// The daemon decides, and plugins may change the process.
     Shown {
-        /// Whether a missing plugin refuses the process.
+        /// Whether a plugin's policy refuses the process if plugins cannot be asked.
         protects: bool,
     },
 }
@@ -130,7 +130,8 @@ impl Invocation<'_> {
         }
     }
 
-    /// Refuses a process if plugins could not be asked, and the policy would refuse a creation too.
+    /// Refuses a process if plugins could not be asked, and a plugin's policy or
+    /// `on_daemon_failure` refuses then.
     fn judge_for_plugins(
         &self,
         interest: ExecInterest,
@@ -204,7 +205,7 @@ fn described(
     let named = call.user.as_deref().filter(|user| !user.is_empty());
     let of_bundle = || {
         let bundle = Path::new(&subject?.bundle);
-        // An unreadable document counts as a missing one.
+        // An unreadable document is treated as a missing one.
         let dir = files::open_dir(bundle).or_absent()?;
         let document = read(&files::read_at(&dir, "config.json").or_absent()?.bytes)?;
         Some(of_document(document.get("process")?))

@@ -114,7 +114,7 @@ fn spawn(
     program: &Path,
     file: Option<&OsStr>,
 ) -> Result<()> {
-    // Allocated before the fork, because the child must not allocate.
+    // Prepared before the fork, so that this process reports a failure.
     let null = open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
     let program = CString::new(program.as_os_str().as_bytes())
         .map_err(|_nul| Error::new("the path of the program contains a NUL byte"))?;

@@ -37,8 +37,9 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     argv::is_never_an_id(id) || (!argv::is_id_of_runc(id) && is_runc())
 }
 
-/// Whether every command passes through: because of the configuration, because plugins are
-/// disabled, or because this process is not the host's root and its user has no daemon (D7).
+/// Whether every command passes through: because the configuration or the command `disable`
+/// disables plugins, or because this process is not the host's root and its user has no daemon
+/// (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
     config.disable
         || presence::exists(&config.disabled_file()).or_absent() == Some(true)

@@ -2,8 +2,8 @@
 //! Handles creates while the daemon is unavailable and protections are configured: a container is
 //! created only if its pod is exempt, by the same sources and rules as in the daemon.
 //!
-//! Only here does the wrapper read the document and the engine's files, and only when it would
-//! otherwise refuse a container. Both reads are bounded. This module changes nothing.
+//! Only here does the wrapper read the engine's files, and only when it would otherwise refuse a
+//! container. All reads are bounded. This module changes nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

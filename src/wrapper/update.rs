@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
 //!
-//! Standard input (or the file) is read in full before the daemon is asked. The real runtime then
-//! receives new input: the same bytes, or the daemon's version of them (D21).
+//! Standard input is read in full, or the file is opened, before the daemon is asked. The real
+//! runtime then reads the same bytes, or the daemon's version of them on standard input (D21).
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -102,7 +102,7 @@ impl UpdateInput {
         Some(bytes)
     }
 
-    /// Sets standard input back to its beginning.
+    /// Restores standard input, from its beginning, if it was read.
     fn rewind(&self) -> Result<()> {
         match self {
             Self::Flags | Self::File(_) => Ok(()),

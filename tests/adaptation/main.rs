@@ -58,7 +58,7 @@ fn plugins_on_sockets_get_the_same_results_as_in_the_pure_core() {
     compare(&cases, |case| live.play(case));
 }
 
-/// Subject and kind of a folder: `Env-removal-of-anothers` is a `removal` of `Env`.
+/// Returns the subject and the kind of a folder: `Env-removal-of-anothers` is a `removal` of `Env`.
 fn parts(case: &Case) -> (&str, &str) {
     let mut parts = case.name.split('-');
     (parts.next().unwrap(), parts.next().unwrap_or_default())

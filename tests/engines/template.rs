@@ -65,7 +65,7 @@ async fn end(cri: &mut Cri, greeted: Greeted) {
     cri::end_pod(cri, &greeted.pod).await;
 }
 
-/// The plugin adjusts a container after each restart, and is one process throughout.
+/// Checks that the plugin adjusts a container after each restart, and is one process throughout.
 pub(super) async fn adjusts_through_restarts(
     node: &mut impl Node,
     cri: &mut Cri,

@@ -21,7 +21,7 @@ const MIGRATION: &str = "docs/howto/migrate.md";
 const SYSTEMCTL: &str = "#!/bin/sh\n[ \"$*\" = 'restart containerd' ] && exec containerd-unit restart\n\
     echo \"systemctl $*: no such unit here\" >&2\nexit 1\n";
 
-/// Without the table of problems, and without the default runtime.
+/// Follows the page's quick start, without the table of problems and the default runtime.
 pub(super) fn the_quick_start_holds(cluster: &Cluster) -> String {
     let names = ["localhost/busybox:1", "docker.io/library/debian:latest"];
     cluster.machine.run("ctr", &[&["--namespace", "k8s.io", "images", "tag"][..], &names].concat());

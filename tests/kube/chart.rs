@@ -56,7 +56,7 @@ fn import_images(cluster: &Cluster) {
     }
 }
 
-/// One of the images in target/image.
+/// Imports one of the images in target/image.
 pub(super) fn import_image(cluster: &Cluster, image: &str) {
     let tar = test_support::program::project().join("target/image").join(image);
     assert!(tar.exists(), "{} is missing: scripts/kube.sh makes it", tar.display());

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Pods of a stream after the accompanied operation.
 const AFTERWARDS: usize = 2;
 
-/// A pod that runs through nri-runc and shows that its plugin was asked.
+/// Runs a pod through nri-runc and checks that its plugin was asked.
 #[track_caller]
 pub(super) fn adjusted_pod(space: &Namespace, name: &str) {
     space.apply(pod(name, &card(), &spec(&[container("app", SHOWS_CARD)])));

@@ -63,7 +63,7 @@ fn may(account: &str, words: &[&str]) -> bool {
     answer.unwrap_or_else(|error| error).trim().starts_with("yes")
 }
 
-/// A token of the pod's account, bound to the pod like kubelet's.
+/// Stores a token of the pod's account, bound to the pod like kubelet's.
 fn take_token() {
     let space = Namespace::existing(NAMESPACE);
     let pods = space.pods();

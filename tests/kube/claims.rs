@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A promise (`[[require]]`) by claims, with kubelet's data and a DRA driver: pods with the claim need the plugin,
-//! others do not; unknown data counts as a match.
+//! others do not; unknown data is treated as a match.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ fn is_kubelet_readable() -> bool {
     rows.find(|row| row["check"] == "kubelet").unwrap()["ok"] == true
 }
 
-/// Without the plugin: pods with the claim do not start, others do.
+/// Checks that without the plugin pods with the claim do not start, and others do.
 fn needs_the_plugin(cluster: &Cluster, space: &Namespace) {
     put(space, "plain", None, None);
     put(space, "nic", None, Some(NIC));
@@ -140,7 +140,8 @@ fn needs_the_plugin(cluster: &Cluster, space: &Namespace) {
     refused(space, "late", CLAIM);
 }
 
-/// kubelet's retries start the pods once the plugin is connected; without it running pods continue.
+/// Checks that kubelet's retries start the pods once the plugin is connected, and that running pods
+/// continue without it.
 fn starts_with_the_plugin(space: &Namespace) {
     let plugin = connect();
     for pod in ["user", "init", "unit", "late"] {
@@ -160,7 +161,7 @@ fn starts_with_the_plugin(space: &Namespace) {
     assert_eq!(running("claims", "user", "app").id, first);
 }
 
-/// For a kubelet that lists no claims, its records have them.
+/// Checks that the claims are read from the records of a kubelet that lists none.
 fn reads_the_record(cluster: &Cluster, space: &Namespace) {
     cluster.node.restart_kubelet(&cluster.machine, &[HIDDEN], || {
         for (pod, driver) in [("hidden", GPU), ("hidden-nic", NIC)] {
@@ -173,7 +174,7 @@ fn reads_the_record(cluster: &Cluster, space: &Namespace) {
     space.waits("hidden-nic", "condition=Ready", 60);
 }
 
-/// A socket that is absent or belongs to another program: any pod may have the claim.
+/// Checks that any pod may have the claim if the socket is absent or belongs to another program.
 fn doubts_without_kubelet(space: &Namespace, promised: &Promised<'_>) {
     assert!(is_kubelet_readable());
     for (pod, socket) in

@@ -43,7 +43,7 @@ impl Driver {
         started
     }
 
-    /// A template of claims for one of its devices, with the driver's name.
+    /// Creates a template of claims for one of the driver's devices, named like the driver.
     pub(super) fn offer(&self, space: &Namespace) {
         let request = json!({"name": "one", "exactly": {"deviceClassName": self.name}});
         space.apply(json!({

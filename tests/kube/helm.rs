@@ -51,7 +51,7 @@ pub(super) fn does(words: &[&str]) -> String {
     run(words).unwrap_or_else(|error| panic!("helm {}: {error}", words.join(" ")))
 }
 
-/// `install` or `upgrade` with the values of this node; `comment` changes the configuration.
+/// Runs `install` or `upgrade` with the values of this node; `comment` changes the configuration.
 pub(super) fn release(verb: &str, tag: &str, comment: &str) -> Result<String, String> {
     write(CONFIG_FILE, &format!("# {comment}\n{CONFIGURATION}"), 0o644);
     let printed = run(&[

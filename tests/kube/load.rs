@@ -217,7 +217,7 @@ impl Watch {
         Self { kubectl, ready, reader: Some(reader) }
     }
 
-    /// How long after `begun` each of `count` pods was ready.
+    /// Returns how long after `begun` each of `count` pods was ready.
     fn wait(&self, begun: Instant, wave: &str, count: usize) -> Vec<Duration> {
         let of_wave = || {
             let ready = self.ready.lock().unwrap();
@@ -254,7 +254,7 @@ fn pod_of(wave: &str, number: usize, handler: Option<&str>) -> Value {
     pod
 }
 
-/// Pods that are created at once, resized, and deleted; how long each start took.
+/// Creates pods at once, resizes and deletes them; returns how long each start took.
 fn wave(space: &Namespace, number: usize, count: usize, handler: Option<&str>) -> Vec<Duration> {
     let name = format!("wave{number}-");
     let watch = Watch::start(space);
@@ -296,7 +296,7 @@ fn waves(space: &Namespace, handler: Option<&str>) -> Vec<Duration> {
     took
 }
 
-/// `LOAD_PODS` at once, `LOAD_SECONDS` on each side.
+/// Reads `LOAD_PODS` (pods at once) or `LOAD_SECONDS` (on each side) from the environment.
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().unwrap())
 }

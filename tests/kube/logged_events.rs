@@ -39,7 +39,7 @@ impl LoggedEvents {
         Self(lines.filter(is_of).collect())
     }
 
-    /// `EVENT CONTAINER`, in order.
+    /// Returns the events as `EVENT CONTAINER`, in order.
     pub(super) fn order(&self) -> Vec<String> {
         let of_containers = self.0.iter().filter(|line| line["container"].is_string());
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

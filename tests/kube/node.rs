@@ -145,7 +145,7 @@ fn network() -> String {
     json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "pods"}]}).to_string()
 }
 
-/// A CDI device, as a vendor's software installs it on a node: a device node and a variable.
+/// Writes a CDI device as a vendor's software installs it on a node: a device node and a variable.
 fn write_device() {
     let edits = json!({
         "env": ["CARD=one"],
@@ -170,7 +170,7 @@ fn import_image(machine: &Machine) {
     machine.run("ctr", &["--namespace", "k8s.io", "images", "import", "--local", &tar]);
 }
 
-/// Pre-installed plugins: the daemon launches them, again after it was killed.
+/// Writes pre-installed plugins, which each daemon launches.
 fn put_plugins(machine: &Machine) {
     for (name, program) in [
         ("10-device-injector", "device_injector"),
@@ -248,7 +248,7 @@ fn run_kubelet(machine: &Machine, disabled: &[&str]) -> Process {
     machine.start("kubelet", &words)
 }
 
-/// kubelet requires its root cgroup to exist, in every hierarchy.
+/// Creates kubelet's root cgroup, which it requires in every hierarchy.
 fn make_cgroup(cgroup: &str) {
     let top = std::path::Path::new("/sys/fs/cgroup");
     let name = cgroup.trim_start_matches('/');

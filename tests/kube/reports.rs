@@ -128,7 +128,7 @@ fn waits(wanted: bool) {
     wait_for(&what, || (reported() == (wanted, wanted)).then_some(()));
 }
 
-/// The account with its permissions, and the policies.
+/// Creates the account with its permissions, and the policies.
 fn apply_rights() {
     for file in ["serviceaccount", "rbac", "admission"] {
         does(&["apply", "-f", &contrib(&format!("kustomize/base/{file}.yaml"))]);
@@ -163,7 +163,8 @@ fn start_program(cluster: &Cluster) -> Process {
     cluster.machine.start("node-program", &words)
 }
 
-/// The refused pod has its Event, and the scheduler keeps another one off the node.
+/// Checks that the refused pod has its Event, and that the scheduler places no other pod on the
+/// node.
 fn shows_the_refusal(space: &Namespace) {
     let event = wait_for("the refused pod has its Event", || {
         let words =

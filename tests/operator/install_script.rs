@@ -405,7 +405,7 @@ fn an_engine_is_unregistered_before_the_program_is_removed() {
     assert_eq!(place.tree(), before);
 }
 
-/// A CRI-O of an image counts as one that serves NRI itself.
+/// A CRI-O of an image is treated as one that serves NRI itself.
 #[test]
 fn an_engine_with_its_own_nri_needs_a_decision() {
     let place = Place::new();

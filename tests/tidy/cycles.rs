@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of one folder that import each other in a cycle are read and changed together, so a cycle
-//! is small. Imports by `super::` count; `mod.rs` is left out, because it has the names of its folder.
+//! Files of one folder that import each other in a cycle are read and changed together, so a cycle is small. It follows
+//! imports by `super::` and leaves out `mod.rs`, because it has the names of its folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::{program, skip};
 
-/// Set to make a test skip itself: the reason.
+/// The variable that makes a test skip itself; its value is the reason.
 const WHY: &str = "SKIPPED_FOR";
 
 /// Runs a single test of this program, as the harness does.
@@ -101,8 +101,8 @@ fn tests_that_fail_still_fail_before_the_list() {
     assert_eq!(after(fails), ("skipped 1: no disk\n  a::one\n".to_owned(), Some(7)));
 }
 
-/// `scripts/test.sh` in a separate folder, with a `cargo` that fails for arguments with this word; returns
-/// the output.
+/// Runs `scripts/test.sh` in a separate folder, with a `cargo` that fails for arguments with this word; returns the
+/// output.
 fn make_test(fails_for: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name);

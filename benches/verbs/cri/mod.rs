@@ -32,8 +32,8 @@ const BASELINE: &str = "containerd 2.4.2, own NRI";
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 40;
 
-/// With all workers at once: the turns, and the number of containers of each worker in one, of
-/// which the first is not counted, because all workers begin together.
+/// With all workers at once: the number of turns, and of each worker's containers in a turn. The
+/// first of these is not measured, because all workers begin together.
 const TURNS: usize = 3;
 const EACH: usize = 5;
 const THINKS: Duration = Duration::from_millis(50);

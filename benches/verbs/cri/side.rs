@@ -44,12 +44,12 @@ impl Side {
         Self::start(programs, dir, programs.runc, true, None).await
     }
 
-    /// The same containerd without NRI, and the bare runtime.
+    /// The same containerd without its own NRI, and the bare runtime.
     pub(super) async fn bare(programs: &Programs<'_>, dir: PathBuf) -> Self {
         Self::start(programs, dir, programs.runc, false, None).await
     }
 
-    /// The same containerd without NRI, and nri-runc.
+    /// The same containerd without its own NRI, and nri-runc as its runtime.
     pub(super) async fn ours(programs: &Programs<'_>, dir: PathBuf) -> Self {
         std::fs::create_dir_all(&dir).unwrap();
         let (path, config) = (dir.display(), dir.join("nri-runc.toml"));

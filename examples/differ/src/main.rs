@@ -148,7 +148,7 @@ impl Seen {
         self.known.remove(&(name, text(&gone["id"])));
     }
 
-    /// The pods and containers that exist when the plugin connects.
+    /// Records the pods and containers that exist when the plugin connects.
     fn synchronize(&mut self, request: &Value) {
         let list = |key: &str| request[key].as_array().cloned().unwrap_or_default();
         let pods = list("pods");

@@ -34,7 +34,7 @@ fn network(pod: &api::PodSandbox) -> String {
 
 fn line(what: &str, pod: &api::PodSandbox) -> String {
     let line = format!("{what} pod {}/{}: {}", pod.namespace, pod.name, network(pod));
-    // A name cannot write a second line.
+    // So a name cannot add a second line.
     line.replace(char::is_control, "?")
 }
 

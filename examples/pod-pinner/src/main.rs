@@ -61,7 +61,7 @@ struct State {
     taken: HashMap<String, BTreeSet<u32>>,
 }
 
-/// `0,2-4` as numbers.
+/// Returns the numbers of a list such as `0,2-4`.
 fn numbers(list: &str) -> nri_plugin::Result<BTreeSet<u32>> {
     let mut all = BTreeSet::new();
     for part in list.split(',').map(str::trim).filter(|part| !part.is_empty()) {

@@ -18,7 +18,7 @@ const LONGEST_ANSWER: usize = 1 << 20;
 /// How much of an unreadable answer an error quotes, in characters.
 const QUOTED: usize = 200;
 
-/// The result of the plugin `name` in the folder `bin`, which has this long for it.
+/// Calls the plugin `name` in the folder `bin`, with this time limit; returns its result.
 pub(crate) fn call(
     bin: &Path,
     name: &str,
@@ -63,14 +63,14 @@ fn finish(
         .recv_timeout(limit)
         .unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())));
     if answer.is_err() {
-        // With all that it started. The process was not waited for, so the ID is still its own.
+        // Kills the process and all that it started. It was not reaped, so the ID is still its own.
         let _may_have_ended = killpg(id, Signal::SIGKILL);
     }
     let status = child.wait().map_err(|error| error.to_string())?;
     Ok((status, answer?))
 }
 
-/// The whole answer, once the process has ended; it remains to be waited for.
+/// Reads the whole answer, until the process has ended; does not reap the process.
 fn read(stdout: ChildStdout, id: Pid) -> Result<Vec<u8>, String> {
     let mut output = Vec::new();
     let longest = u64::try_from(LONGEST_ANSWER).unwrap_or(u64::MAX);

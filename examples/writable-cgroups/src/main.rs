@@ -45,7 +45,7 @@ fn own_mounts() -> PathBuf {
     "/proc/self/mountinfo".into()
 }
 
-/// Whether the pod requests it for this container; the narrower annotation counts.
+/// Whether the pod requests it for this container; the narrower annotation takes precedence.
 fn is_asked(pod: &api::PodSandbox, container: &str) -> nri_plugin::Result<bool> {
     let narrow = format!("{KEY}.container.{container}");
     for key in [narrow.as_str(), KEY] {

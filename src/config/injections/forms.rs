@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The form of values that can be injected: members of the OCI specification that NRI can set. Data
-//! only.
+//! The form of values that can be injected: members of the OCI specification that NRI can set, with
+//! the checks of their keys.
 
 use crate::config::shape::Shape::{self, Integer, Limit, List, Name, Path, Table, Text, Truth};
 use crate::config::shape::{Member, may, must};

@@ -30,7 +30,7 @@ use Form::{Setting, Values};
 
 use forms::{DEVICE, HOOKS, MOUNT, RESOURCES, RLIMIT, check_key, check_rlimit, check_variable};
 
-/// Maximum edit distance at which a word counts as a misspelled `on_failure`.
+/// Maximum edit distance at which a word is taken for a misspelled `on_failure`.
 const TYPO_LETTERS: usize = 4;
 
 /// Annotations on which runtimes and engines act; one that ends with a dot or slash stands for all
@@ -78,7 +78,7 @@ pub struct InjectionSection {
 }
 
 impl InjectionSection {
-    /// The injection's name as an owner: `inject:NAME`.
+    /// Returns the injection's name as an owner: `inject:NAME`.
     pub fn owner(&self) -> String {
         format!("{INJECTIONS}{}", self.name)
     }
@@ -157,7 +157,7 @@ fn read_index(value: &Value) -> Result<String, Mistake> {
         .ok_or_else(|| "expected two digits in quotes, \"00\" to \"99\"".into())
 }
 
-/// Whether the injection also applies if there is a value already.
+/// Parses `when`; returns whether the injection replaces existing values.
 fn read_when(value: &Value) -> Result<bool, Mistake> {
     match read_text(value)? {
         "always" => Ok(true),
@@ -212,7 +212,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// The consequence of a mistake in this section: only a section that refuses containers protects.
+/// Returns the consequence of a mistake here: only a section that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -222,7 +222,7 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// The consequence of a value that was meant as an injection but is not in a list of tables.
+/// Returns the consequence of a value that was meant as an injection but is in no list of tables.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);
@@ -233,7 +233,7 @@ pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequenc
     }
 }
 
-/// Whether this may be a misspelled `on_failure = "refuse"`.
+/// Whether this is `on_failure = "refuse"`, or may be a misspelling of it.
 fn is_refusal(key: &str, value: Option<&str>) -> bool {
     let is_known = INJECTION_KEYS.iter().any(|known| known.name == key);
     let is_close =
@@ -290,7 +290,7 @@ fn read_section(table: &dyn TableLike, at: usize) -> (Option<InjectionSection>, 
 }
 
 impl InjectionSection {
-    /// The keys that exclude each other, with the reasons.
+    /// Returns the keys that the section's other settings do not permit, with the reasons.
     fn contradictions(&self, values: &InjectedValues) -> Vec<(&'static str, &'static str)> {
         let mut found = Vec::new();
         for key in WITHOUT_ABSENCE {
@@ -368,7 +368,7 @@ impl InjectionSection {
     }
 }
 
-/// The table as `docs/config.md` shows it.
+/// Returns the table as `docs/config.md` shows it.
 pub(super) fn markdown() -> String {
     let mut page = String::from(
         "\n## Keys of an injection\n\nInjections are written as `[[inject]]`, any number of them; \

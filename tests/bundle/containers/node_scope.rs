@@ -306,7 +306,8 @@ fn a_restart_without_a_daemon_is_a_new_container() {
     });
 }
 
-/// A runtime that stores each document of `update`, and refuses one with a limit of 32 MiB.
+/// Installs a runtime that stores each document of `update`, and refuses one with a limit of 32
+/// MiB.
 fn refuse_32_mib(host: &TestHost) {
     let runtime = host.read("fake/runc");
     let update = "update) cat >\"$dir/got\"; cat \"$dir/got\" >>\"$dir/updates\"; echo >>\"$dir/updates\"\n  \

@@ -19,7 +19,7 @@ fn wait_until_no_pod_is_known(host: &TestHost) {
     wait_until("no pod is known", || host.admin(&["pods"]) == json!([]));
 }
 
-/// A bundle of the pod `web`, as a Kubernetes engine writes it.
+/// Writes a bundle of the pod `web`, as a Kubernetes engine writes it.
 fn member(host: &TestHost, folder: &str, kind: &str) {
     let mut document: Value = serde_json::from_str(BUNDLE).unwrap();
     document["annotations"] = json!({

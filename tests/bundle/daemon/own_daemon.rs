@@ -72,7 +72,8 @@ impl UserHost {
         self.node.call_by(&by, &[&["nri"], words].concat(), "")
     }
 
-    /// The values that the user's daemon has to read again, by these commands.
+    /// Checks that `status` and `check` name these keys as changed since the user's daemon read
+    /// them.
     #[track_caller]
     fn shows_changed(&self, keys: &str) {
         for verb in ["status", "check"] {

@@ -384,7 +384,7 @@ fn a_restart_refuses_protected_execs_until_a_plugin_is_back() {
     refused(&host, &exec(&host, &json!({})), &words);
     succeeds(&host.verb(&["exec", "nobody", "sh"]));
     host.write("fake/argv", "");
-    // A plugin that protects nothing is not counted.
+    // A plugin that protects nothing is no replacement for the awaited one.
     connect(&host, &adjusting(variable("B", "1")), "20-b");
     refused(&host, &exec(&host, &json!({})), &words);
     connect(&host, &plugin, "10-a");

@@ -119,7 +119,8 @@ fn checked(host: &TestHost, case: &Case, config: Option<&[u8]>, document: &str) 
     }
 }
 
-/// Time-outs of well-behaved plugins are long, because a loaded machine is slow.
+/// Adds a long time-out to a configuration, because well-behaved plugins may be slow on a loaded
+/// machine.
 fn settings(text: &str) -> String {
     format!("{text}\n[nri]\nplugin_request_timeout = \"20s\"\n")
 }

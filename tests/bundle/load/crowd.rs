@@ -163,7 +163,7 @@ fn dice(seed: &AtomicU64) -> u64 {
     mixed >> 8
 }
 
-/// Random responses around a time-out of 20 ms, rarely fatal.
+/// A plugin with random responses, many of them around a time-out of 20 ms; it rarely disconnects.
 fn fickle(seed: u64) -> RespondingPlugin {
     let seed = AtomicU64::new(seed);
     RespondingPlugin::new(move |_, _| match dice(&seed) % 100 {

@@ -196,7 +196,7 @@ fn a_plugin_file_with_a_long_name_is_skipped_with_one_line() {
     assert_eq!(host.admin(&["plugins"]), json!([]));
 }
 
-/// A bundle with annotations, below the host's folder.
+/// Writes a bundle with annotations below the host's folder.
 fn annotated(host: &TestHost, name: &str, annotations: Value) {
     let mut bundle: Value = serde_json::from_str(BUNDLE).unwrap();
     bundle["annotations"] = annotations;

@@ -25,7 +25,7 @@ fn checked(host: &TestHost) -> Value {
     found.find(|finding| finding["check"] == "plugin socket").unwrap().clone()
 }
 
-/// An engine exits cleanly, and removes its socket's file.
+/// Ends an engine cleanly: it also removes its socket's file.
 fn let_go(host: &TestHost, engine: UnixListener) {
     std::fs::remove_file(host.path("nri.sock")).unwrap();
     drop(engine);

@@ -465,7 +465,7 @@ fn an_unresponsive_process_stays_until_its_successor_is_ready() {
     let old = first(&host, Candidate::with("old", &hangs));
     creates(&host, "c1", "");
     wait_until("it was silent twice", || has_struck(2));
-    // Such takeovers never count as contested, however many there are.
+    // Such takeovers are never contested, however many there are.
     for round in 0..5 {
         let new = Candidate::with("new", &hangs).connect(&host);
         new.wait_for_event("Synchronize");
@@ -492,7 +492,7 @@ fn a_required_plugin_stays_available_during_a_takeover() {
     old.wait_for_event("Shutdown");
     assert!(is_connected());
     creates(&host, "c2", "new");
-    // The new process counts as having answered for the pod that the old one answered for.
+    // The new process is treated as if it had answered for the pod that the old one answered for.
     succeeds(&host.verb(&["start", "c1"]));
     new.wait_for_event("StartContainer c1");
 }

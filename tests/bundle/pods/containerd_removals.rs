@@ -40,7 +40,7 @@ fn run(host: &TestHost, id: &str, pod: &str) {
     succeeds(&host.verb(&["start", id]));
 }
 
-/// The process exits, and the shim deletes the container with its bundle.
+/// Ends the process; the shim then deletes the container with its bundle.
 fn ends(host: &TestHost, id: &str) {
     succeeds(&host.verb(&["kill", id, "9"]));
     succeeds(&host.verb(&["delete", id]));
@@ -48,7 +48,7 @@ fn ends(host: &TestHost, id: &str) {
         .unwrap();
 }
 
-/// The engine removes the container.
+/// Removes the container, as the engine does.
 fn remove(host: &TestHost, id: &str, pod: &str) {
     std::fs::remove_dir_all(host.path(&folder(id, pod))).unwrap();
 }

@@ -98,7 +98,7 @@ fn a_pod_has_the_pid_of_its_container_until_that_exits() {
     assert_eq!(pod_at(&later, "StopPodSandbox")["pid"], json!(null));
 }
 
-/// Two containers of one pod, by nri-runc's keys: after one exits, the pod has the process of the other.
+/// Two containers that nri-runc's annotations put into one pod: after one exits, the pod has the process of the other.
 #[test]
 fn a_shared_pod_keeps_the_process_of_its_running_member() {
     let host = started("");

@@ -226,7 +226,7 @@ fn adjust_and_policy_test_show_promises_without_a_daemon() {
     }
 }
 
-/// A dry run may warn before its error.
+/// Checks the error of a dry run, which may print a warning first.
 fn fails_with(output: &std::process::Output, words: &str) {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && lines.contains(words), "{lines}");

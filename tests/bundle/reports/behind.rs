@@ -62,7 +62,7 @@ fn a_later_wrapper_that_removes_a_plugins_value_is_shown() {
     succeeds(&host.create("c1"));
     let members = json!([{"field": "process.env[HELLO]", "change": "removed"}]);
     assert_eq!(explained(&host)["changed_behind"], members);
-    // The wrapper's changes stay, as before.
+    // The later wrapper's change stays in the document after the delete.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains("c1"));
     assert!(!host.read("bundle/config.json").contains("HELLO"));

@@ -357,7 +357,7 @@ fn lacks(language: &str, why: &str) -> Option<Started> {
     None
 }
 
-/// The client prints the events of a daemon, and those of the next one.
+/// Checks that the client prints the events of a daemon, and those of the next one.
 fn follows_two_daemons(language: &str, file: &str, build: &[&str]) {
     let mut host = started("");
     live(&host, "c1");

@@ -35,7 +35,7 @@ fn with_three_pods() -> TestHost {
     host
 }
 
-/// Standard output, standard error, exit code.
+/// Returns standard output, standard error and exit code.
 fn call(host: &TestHost, words: &[&str]) -> (String, String, Option<i32>) {
     let output = host.call(&[&["nri"][..], words].concat());
     let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -453,7 +453,7 @@ fn explain_shows_each_plugins_time_since_the_last_creation() {
     let line =
         page.lines().find(|line| line.starts_with("took: CreateContainer 10-first ")).unwrap();
     assert!(line.contains("ms, 20-second "), "{page}");
-    // The ID is used again: requests of the earlier container do not count.
+    // The ID is used again: requests of the earlier container are ignored.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create("c1"));
     let again = host.admin(&["explain", "c1"]);

@@ -45,7 +45,7 @@ fn summary(host: &TestHost) -> String {
     format!("recorded {requests}, {bytes} bytes, to {}", path.display())
 }
 
-/// A lifecycle with an update.
+/// Runs a lifecycle with an update.
 fn live(host: &TestHost, id: &str) {
     succeeds(&host.create(id));
     succeeds(&host.verb(&["start", id]));

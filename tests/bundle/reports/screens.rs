@@ -180,7 +180,7 @@ fn help_of_the_runtime_is_the_runtimes_own() {
     assert!(Path::new(&host.path("run")).read_dir().is_err(), "nothing was started or written");
 }
 
-/// A container of the pod `web` in `namespace`, named `app`.
+/// Creates the container `app` of the pod `web` in `namespace`.
 fn create_app(host: &TestHost, namespace: &str, id: &str) {
     let keys = format!(
         "\"annotations\": {{\"nri-runc.dev/pod-namespace\": \"{namespace}\",

@@ -54,7 +54,7 @@ fn configuration(host: &TestHost) -> String {
     )
 }
 
-/// A pre-installed plugin that prints secrets, never registers, and exits with its daemon.
+/// Installs a plugin that prints secrets, never registers, and exits with its daemon.
 fn leaky_plugin(host: &TestHost) {
     let s = secret;
     std::fs::create_dir_all(host.path("plugins")).unwrap();
@@ -111,7 +111,7 @@ fn document() -> Value {
     })
 }
 
-/// A plugin whose responses have secrets.
+/// Connects a plugin whose responses contain secrets.
 fn connect_plugin(host: &TestHost) {
     let s = secret;
     let hook = api::Hook {

@@ -13,7 +13,7 @@ fn command(program: &str) -> Command {
     Command::new(program)
 }
 
-/// `from` of a plugin `ear`: this program.
+/// A configuration in which only this program may connect as the plugin `ear`.
 fn from(program: &Path) -> String {
     format!("[plugin.ear]\nfrom = [\"exe:{}\"]\n", program.display())
 }

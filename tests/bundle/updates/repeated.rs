@@ -13,7 +13,7 @@ use test_support::{BUNDLE, Script, TestHost, fails, started, succeeds, wait_unti
 
 use super::{count, runtime_got, settled, update};
 
-/// A container to which its engine gave 128 MiB and half a processor.
+/// Creates a container to which its engine gives 128 MiB and half a processor.
 fn create(host: &TestHost) {
     let engine = json!({
         "cpu": {"shares": 1024, "quota": 50_000, "period": 100_000},
@@ -92,7 +92,8 @@ fn kubelets_repetitions_are_noted_once_and_write_no_record() {
     host.logs(&["c1", "repeats linux.resources.cpu.shares = 1024", "77", "10-pin"], 1);
     let explained = host.admin(&["explain", "c1"]);
     assert_eq!(explained["repeated"].as_array().map(Vec::len), Some(1), "{explained}");
-    // An engine's update with a new value counts as its change, not as repeated.
+    // An engine's update with a new value is treated as a change by the engine, not as a repeated
+    // value.
     succeeds(&update(&host, &json!({"cpu": {"shares": 512}})));
     wait_until("it is settled", || count(&received, "PostUpdateContainer c1") == 5);
     assert_eq!(runtime_got(&host)["cpu"]["shares"], 512);

@@ -160,7 +160,7 @@ fn connect_adjusting(engine: &Engine, socket: &str) {
     play(engine.path(socket), "10-adjusting", handler);
 }
 
-/// A device whose node only root may open on the host.
+/// Writes a device whose node only root may open on the host.
 fn write_device(dir: &Path) {
     let node = dir.join("told-node");
     let closed = nix::sys::stat::Mode::from_bits_truncate(0o600);

@@ -61,7 +61,7 @@ async fn a_ctr_container_has_its_image_exec_and_addresses() {
     );
     assert_eq!([&pod["namespace"], &pod["runtimeHandler"]], ["containerd", us]);
     assert_eq!((&pod["pid"], &pod["ips"]), (&json!(null), &json!(null)));
-    // ctr gives it no filter by default.
+    // By default, ctr sets no seccomp filter.
     assert_eq!(container["linux"]["seccompProfile"]["profileType"], "UNCONFINED");
     let started = at("PostStartContainer");
     let pid = ctr(&engine, &["task", "ls"]);

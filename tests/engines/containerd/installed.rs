@@ -148,7 +148,7 @@ fn resources(cpu_shares: i64, cpu_quota: i64) -> LinuxContainerResources {
     LinuxContainerResources { cpu_shares, cpu_period, cpu_quota, ..Default::default() }
 }
 
-/// The plugin owns shares and limit, the engine the rest (D21).
+/// Checks that shares and limit keep the plugin's values, and the rest has the engine's (D21).
 async fn updates_of_both_hold(engine: &Engine, cri: &mut Cri, id: &str) {
     let file = |controller: &str, name: &str| cgroup_file(engine, controller, id, name);
     let now = || {

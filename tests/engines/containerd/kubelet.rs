@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kubelet without an API server, whose pods are files, with containerd and the systemd driver: the containers are
-//! in slices that systemd creates for it. `make vm-engines` has it; `tests/kube` has the node of a whole Kubernetes.
+//! A kubelet without an API server, whose pods are files, with containerd and the systemd driver: the containers are in
+//! slices that systemd creates for it. `make vm-engines` runs this test; `tests/kube` tests the node of a whole
+//! Kubernetes.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};

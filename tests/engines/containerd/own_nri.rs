@@ -207,7 +207,8 @@ fn parts() -> Option<(PathBuf, PathBuf, PathBuf)> {
     Some((tools::newer("containerd-2.4.2")?, host::tools()?, runc))
 }
 
-/// The engine serves the plugin, which is reported with the command; nothing is registered yet.
+/// Checks that a refusal names both options and changes nothing, and that status, check and log
+/// name the command.
 fn is_refused_until_a_decision(node: &Node) {
     let refusal = node.install(&[]).unwrap_err();
     for words in ["containerd (process ", "serves NRI itself", "--take-over-nri", "--beside"] {

@@ -152,7 +152,8 @@ impl<'r> Registered<'r> {
         assert!(!self.install(), "after a start it changed something");
     }
 
-    /// A pod with the handler is adjusted, and keeps the registration as long as it exists.
+    /// Checks that a pod with the handler is adjusted, and that the registration stays as long as
+    /// the pod exists.
     async fn is_used(&self) {
         let mut daemon = self.engine.start_daemon();
         let _plugin = test_support::scripted_plugin::connect(
@@ -181,7 +182,8 @@ impl<'r> Registered<'r> {
         daemon.wait().unwrap();
     }
 
-    /// Unregisters; the engine runs without the handler, and every file is as before.
+    /// Unregisters; checks that the engine runs without the handler, and that every file is as
+    /// before.
     async fn unregisters(&mut self, before: &BTreeMap<PathBuf, String>) {
         self.engine
             .wait_until("no container needs nri-runc", || self.nri(&["uninstall", "containerd"]).0);

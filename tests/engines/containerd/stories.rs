@@ -126,7 +126,7 @@ fn synchronized(engine: &Engine) {
     });
 }
 
-/// Waits for some of the load.
+/// Waits while a part of the load runs.
 async fn a_while() {
     tokio::time::sleep(Duration::from_secs(3)).await;
 }

@@ -86,7 +86,7 @@ impl Node {
     }
 }
 
-/// Each process sees the container with the plugin's mount.
+/// Checks that each process sees the container with the plugin's mount.
 fn commands_run_inside(node: &Node, app: &str) {
     let look = "cat /data/hello; echo oops >&2; exit 7";
     let got = node.json(&["execsync", app, "/bin/sh", "-c", look]);

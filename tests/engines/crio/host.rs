@@ -120,7 +120,7 @@ impl CrioHost {
         Some(host)
     }
 
-    /// Podman imports the image into the storage that it shares with CRI-O.
+    /// Imports the image with Podman, into the storage that it shares with CRI-O.
     fn import_image(&self) {
         // Podman's locks are in memory that all hosts share: two that create them at once fail.
         static TURN: Mutex<()> = Mutex::new(());
@@ -237,7 +237,7 @@ impl CrioHost {
         self.start().await
     }
 
-    /// The setting that `install` requires if CRI-O's runtime is in no search path.
+    /// Writes the setting that `install` requires if CRI-O's runtime is in no search path.
     pub(super) fn configure_runtime(&self) {
         self.configure(&self.path("runc"));
     }
@@ -331,7 +331,8 @@ fn file(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
-/// The folders that become `/etc` and `/var/lib`, and the files that CRI-O needs on its node.
+/// Fills the folders that become `/etc` and `/var/lib`, with the files that CRI-O needs on its
+/// node.
 fn lay_out(dir: &Path, tools: &Path) {
     for folder in [
         "var-lib",

@@ -186,7 +186,7 @@ fn container_by(id: &str, inspect: &Value, document: &Value) -> Value {
     })
 }
 
-/// Every mount that Docker lists, and further ones of the document.
+/// Checks that the plugin received the document's mounts, among them all that Docker lists.
 fn the_mounts_are_dockers(docker: &Docker, received: &Value, inspect: &Value, document: &Value) {
     // Since version 25, mounts below a read-only one are read-only too.
     let reads_only_below = docker.major_version >= 25;
@@ -217,7 +217,7 @@ fn the_mounts_are_dockers(docker: &Docker, received: &Value, inspect: &Value, do
     }
 }
 
-/// `docker inspect` does not show its default filter; the document does.
+/// Compares the filter with the document: `docker inspect` does not show the default filter.
 fn the_filter_is_dockers(received: &Value, document: &Value) {
     assert_eq!(received["defaultAction"], document["defaultAction"]);
     assert_eq!(received["architectures"], document["architectures"]);
@@ -229,7 +229,8 @@ fn the_filter_is_dockers(received: &Value, document: &Value) {
     assert_eq!(rules(received), rules(document));
 }
 
-/// Optional numbers are messages, and false is omitted.
+/// Converts a rule to the form of NRI's messages: optional numbers are messages, and false is
+/// omitted.
 fn as_message(rule: &mut Value, numbers: &[&str]) {
     let rule = rule.as_object_mut().unwrap();
     rule.retain(|_, value| *value != json!(false));

@@ -163,7 +163,7 @@ impl Docker {
         self.host.path("bin/nri-runc")
     }
 
-    /// `daemon.json`.
+    /// The path of `daemon.json`.
     pub(super) fn settings(&self) -> PathBuf {
         self.host.path("etc/daemon.json")
     }
@@ -386,7 +386,7 @@ impl Docker {
         images[0]["Config"].as_str().unwrap().replace("blobs/sha256/", "sha256:")
     }
 
-    /// An image of one layer with busybox; no registry is contacted.
+    /// Imports an image of one layer with busybox; no registry is contacted.
     pub(super) fn import_image(&self) {
         let folder = self.host.path("image/bin");
         std::fs::create_dir_all(&folder).unwrap();
@@ -419,7 +419,7 @@ pub(super) fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-/// `Docker version 20.10.24+dfsg1, build 297e128` is 20.
+/// Returns 20 for `Docker version 20.10.24+dfsg1, build 297e128`.
 fn major(version: &str) -> u32 {
     let number = version.strip_prefix("Docker version ").and_then(|rest| rest.split('.').next());
     number.and_then(|number| number.parse().ok()).expect(version)

@@ -215,7 +215,7 @@ impl RootlessDocker {
     }
 }
 
-/// The folders that become `/etc` and the user's home.
+/// Fills the folders that become `/etc` and the user's home.
 fn lay_out(dir: &Path, tools: &Path) {
     let write = |name: &str, text: &str| {
         std::fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();

@@ -73,7 +73,7 @@ fn seen(runtime: &str) -> Option<Seen> {
     })
 }
 
-/// Inside `create`, before the process: its failure fails the creation.
+/// Checks that the hook runs inside `create`, before the process: its failure fails the creation.
 fn is_inside_create(runtime: &str) {
     let wanted =
         Seen { during: "create".to_owned(), has_started: false, waits: true, refuses: true };
@@ -82,7 +82,7 @@ fn is_inside_create(runtime: &str) {
     }
 }
 
-/// Inside `start`, when the process runs.
+/// Checks that the hook runs inside `start`, when the process runs.
 fn is_inside_start(runtime: &str, refuses: bool) {
     cgroup::leave_v2_beside_v1();
     let wanted = Seen { during: "start".to_owned(), has_started: true, waits: true, refuses };

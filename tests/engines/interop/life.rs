@@ -28,7 +28,8 @@ fn verb(host: &TestHost, words: &[&str]) {
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// From creation to removal; checks that the runtime received the plugin's changes.
+/// Runs a container from creation to removal; checks that the runtime received the plugin's
+/// changes.
 fn live(host: &TestHost, minor: u32) {
     let created = host.create("c1");
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));

@@ -123,7 +123,7 @@ async fn update_unasked(plugin: &Everything, handle: &PluginHandle, life: usize)
     plugin.answered.add_permits(1);
 }
 
-/// Two runtimes one after the other, the first with a name that shows its version; the plugin stays.
+/// Runs two runtimes one after the other, the first with a name that shows its version; the plugin stays.
 async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
     // The adaptation of v0.2.0 crashes at an unprompted update.
     let is_updated = minor > 2;
@@ -161,7 +161,7 @@ async fn connected(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) 
     assert!(plugin.cache.pods().is_empty() && plugin.cache.containers().is_empty());
 }
 
-/// A runtime launches the sample that subscribes to all events except for validation.
+/// Checks a runtime that launches the sample which subscribes to all events except for validation.
 fn launched(program: &Path, dir: &Path, minor: u32, known: (&str, &str)) {
     let log = dir.join("heard");
     program::copy(&example("event_logger"), &dir.join("plugins/10-logger"));

@@ -124,7 +124,7 @@ fn plugins_receive_the_values_of_podman_inspect() {
     assert_eq!(started["pid"], printed["State"]["Pid"]);
 }
 
-/// The requested volume and limits are in the message.
+/// Checks that the requested volume and limits are in the message.
 fn lists_match(container: &Value, printed: &Value) {
     let mounts = words(&container["mounts"]);
     let volume = mounts.iter().find(|mount| mount["destination"] == "/tmp/host").unwrap();

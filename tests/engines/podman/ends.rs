@@ -135,8 +135,9 @@ fn a_podman_restart_is_adjusted_again_under_the_same_id() {
     assert_eq!(*seen.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
-/// The exit was not recorded: Podman fails once or not at all, and then drops the container without
-/// calling the runtime. If a person deletes it there, plugins receive its removal.
+/// Checks a container whose exit was not recorded: Podman fails once or not at all, and then drops
+/// the container without calling the runtime. If a person deletes it there, plugins receive its
+/// removal.
 fn forgotten_by_podman(host: &PodmanHost, seen: &super::EventLines, id: &str) {
     let _first = host.podman(&["rm", "--force", "--time", "0", "web"]);
     let _second = host.podman(&["rm", "--force", "--time", "0", "web"]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! nri-runc's keys as labels and annotations, as in `docs/engines/podman.md`: on containers, on pods,
-//! and in images, where they do not count.
+//! nri-runc's keys as labels and annotations, as in `docs/engines/podman.md`: on containers, on pods, and in images,
+//! where they have no effect.
 
 use serde_json::{Value, json};
 use test_support::Script;

@@ -50,7 +50,7 @@ fn a_file_beside_the_executable_reaches_it_through_conmon() {
     assert_eq!(*received.lock().unwrap(), test_support::life("web"));
 }
 
-/// `podman --runtime nri-runc run -d --name NAME … IMAGE …`, up to the image.
+/// The words of `podman --runtime nri-runc run -d --name NAME … IMAGE …`, up to the image.
 fn run_words<'w>(cgroup: &'w str, name: &'w str, options: &[&'w str]) -> Vec<&'w str> {
     let mut words = vec!["--runtime", "nri-runc", "run", "--name", name, "--network", "none"];
     words.extend(["--cgroup-parent", cgroup]);

@@ -8,7 +8,7 @@ use test_support::{LIFE, ORDER, Script};
 
 use super::{EventLines, PodmanHost, events_of, inspect, installed, listening, request_of};
 
-/// Since Podman 5, one pod is a list of one.
+/// Returns the pod. Since Podman 5, the output for one pod is a list of one.
 fn inspect_pod(host: &PodmanHost, name: &str) -> Value {
     let pod: Value = serde_json::from_str(&host.good(&["pod", "inspect", name])).unwrap();
     if host.major_version < 5 { pod } else { pod[0].clone() }

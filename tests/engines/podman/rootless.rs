@@ -158,7 +158,7 @@ impl RootlessHost {
         self.podman(&[&run[..], &["--cgroup-parent", &parent, "--name", name, IMAGE]].concat())
     }
 
-    /// Memory and pids as the container's cgroup has them.
+    /// The limits of memory and pids in the container's cgroup.
     fn limits(&self, id: &str) -> [String; 2] {
         let parent = self.parent().unwrap();
         [("memory", "memory.limit_in_bytes"), ("pids", "pids.max")]

@@ -10,7 +10,7 @@ use super::{
     EventLines, PodmanHost, bytes, installed, limit, listening, request_of, resources, run,
 };
 
-/// Memory, shares and pids in the cgroup.
+/// The memory limit, CPU shares and pids limit in the cgroup.
 fn limits(host: &PodmanHost, id: &str) -> [String; 3] {
     ["memory", "shares", "pids"].map(|what| limit(host, id, what))
 }

@@ -191,7 +191,7 @@ impl Place {
         found.map(|container| container["state"].as_str().unwrap_or_default().to_owned()).collect()
     }
 
-    /// After the fault, nri-runc reports the runtime's state of the container.
+    /// Checks that nri-runc reports the runtime's state of the container after the fault.
     fn agrees(&mut self, id: &str, what: &str) -> String {
         self.restart_what_ended();
         let states = || {

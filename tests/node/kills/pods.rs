@@ -114,8 +114,7 @@ impl Cluster {
         self.state(id).is_empty() && !open_ends(&view).iter().any(|open| open == id)
     }
 
-    /// An engine ends a container's process and lets the runtime delete it; verbs that failed because
-    /// of a kill are retried, as engines do.
+    /// Calls these verbs, and retries those that failed because of a kill, as engines do.
     fn verbs(&self, verbs: &[&[&str]]) {
         for verb in verbs {
             wait_until(&format!("{verb:?}"), || {
@@ -126,7 +125,7 @@ impl Cluster {
         }
     }
 
-    /// The engine removes its folder.
+    /// Removes the engine's folder of the container, as the engine does.
     fn remove(&self, id: &str) {
         let _may_be_gone = std::fs::remove_dir_all(self.kept(id));
     }
@@ -226,8 +225,8 @@ pub(super) fn kill(step: &str, point: &str, passing: usize) {
     assert_eq!(cluster.count_received("RemovePodSandbox p1").max(1), 1, "{what}");
 }
 
-/// No resize is sent twice, and the next one is sent. If a resize was not recorded yet, the next
-/// daemon sends it, alone or together with the next one.
+/// Checks that no resize is sent twice, and that the next one is sent. If a resize was not recorded
+/// yet, the next daemon sends it, alone or together with the next one.
 fn another_resize(cluster: &Cluster, what: &str) {
     let received_count = |event: &str| cluster.count_received(&format!("{event} p1"));
     assert!(received_count("UpdatePodSandbox") <= 1, "{what}");

@@ -40,7 +40,7 @@ fn wait_until_synchronized(host: &TestHost) {
     }
 }
 
-/// One lifecycle in which `dies` happens during the create, then an undisturbed one.
+/// Runs one lifecycle in which `dies` happens during the create, then an undisturbed one.
 fn life(host: &mut TestHost, real: &RealRuntime, pristine: &str, dies: impl FnOnce(&mut TestHost)) {
     wait_until_synchronized(host);
     dies(host);

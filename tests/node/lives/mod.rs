@@ -210,7 +210,7 @@ impl Stage {
         self.views.lock().unwrap().push(View { name, since, received, is_cut: false });
     }
 
-    /// Another connection takes over from one of the connected plugins, or fails to.
+    /// Lets another connection take over from one of the connected plugins, or fail to.
     fn take_over(&self, dice: &mut Dice) {
         let name = {
             let mut presences = self.presences.lock().unwrap();

@@ -50,7 +50,7 @@ impl LivePod {
         document.to_string()
     }
 
-    /// The engine stops and removes the pod.
+    /// Stops and removes the pod, as the engine does.
     pub(super) fn end(&self, stage: &Stage, dice: &mut Dice) {
         let id = self.sandbox.as_str();
         match dice.throw(5) {

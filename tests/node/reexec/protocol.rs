@@ -7,7 +7,7 @@ use test_support::{BUNDLE, Script, TestHost, fails, has_received, succeeds, wait
 
 use super::{Installed, install_script};
 
-/// From now on every program that reads the configuration has this protocol version: wrappers
+/// Gives this protocol version to every program that reads the configuration from now on: wrappers
 /// immediately, the daemon with its next program.
 fn speak(host: &TestHost, version: u32, more: &str) {
     host.configure(&host.path("fake/runc"), &format!("{more}\n[debug]\nprotocol = {version}\n"));

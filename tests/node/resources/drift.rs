@@ -19,7 +19,7 @@ fn path(place: &Place, controller: &str, file: &str) -> PathBuf {
     if v1.exists() { v1 } else { format!("/sys/fs/cgroup{cgroup}/{file}").into() }
 }
 
-/// Another process writes a value.
+/// Writes a value from another process.
 fn write(place: &Place, controller: &str, file: &str, value: &str) {
     let path = path(place, controller, file).display().to_string();
     let words = ["-c", &format!("echo {value} > {path}")];
@@ -121,7 +121,7 @@ fn only_configured_fields_are_restored() {
     place.host.logs(&["MemLimit is 134217728, not 268435456 as 10-pins set it"], 1);
 }
 
-/// A daemon that restores values, with this fault at the write, and an audit log.
+/// Starts a daemon that restores values, with this fault at the write, and an audit log.
 fn faulty(place: &mut Place, fault: &str) {
     let path = |name: &str| place.host.path(name).display().to_string();
     let more = format!(

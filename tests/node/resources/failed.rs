@@ -13,7 +13,8 @@ fn last(seen: &ReceivedRequests, event: &str) -> Option<Value> {
     seen.iter().rev().find(|(name, _)| name == event).map(|(_, request)| request.clone())
 }
 
-/// A runtime whose `update` writes shares and then fails, as if a later value were invalid.
+/// Installs a runtime whose `update` writes shares and then fails, as if a later value were
+/// invalid.
 fn fails_half_way(place: &mut Place) {
     let real = place.real.runc().display().to_string();
     let shares = format!("/sys/fs/cgroup/cpu{}/cpu.shares", place.real.cgroup("c1"));

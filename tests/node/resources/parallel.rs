@@ -29,8 +29,8 @@ fn end(place: &Place) -> (u64, u64) {
     (shares, number("memory", "memory.soft_limit_in_bytes") / PAGE)
 }
 
-/// All three at once; the plugins start at a different moment of the engine's call each time, which
-/// takes about `long`.
+/// Makes all three calls at once. The engine's takes about `long`, and in each turn the plugins
+/// start at another moment of it.
 fn meet(place: &Place, plugins: &[Asking; 2], numbers: [u64; 3], turn: u32, long: Duration) {
     let [engine, first, second] = numbers;
     std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{Place, is_done, request, skip, unstarted_place, wait_until};
 use nri_runc::plugin::api;
 
-/// A host that shows plugins the whole node, without its daemon.
+/// A host that shows plugins the whole node; its daemon is not started yet.
 fn whole_node(runtime: &str) -> Option<Place> {
     if !Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists() {
         skip::machine_lacks("this host has no cgroup v1");

@@ -128,7 +128,7 @@ impl Scopes {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// systemd writes the limits of all scopes again, also those of other tests.
+    /// Makes systemd write the limits of all scopes again, also those of other tests.
     pub(super) fn reload_systemd(&self) {
         self.while_systemd_reloads(|| self.systemctl(&["daemon-reload"]));
     }

@@ -130,7 +130,8 @@ fn with_files(strace: &Path, other: fn(&Path)) -> Option<Place> {
     Some(place)
 }
 
-/// A plugin names devices and classes: the container is refused, and the next one is not.
+/// Checks that a container is refused whose plugin names devices and classes, and that the next one
+/// is not.
 fn names_what_is_not_there(place: &mut Place) {
     let next: Arc<Mutex<api::ContainerAdjustment>> = Arc::default();
     let script = Script { next: Some(Arc::clone(&next)), ..Script::default() };
@@ -151,7 +152,7 @@ fn names_what_is_not_there(place: &mut Place) {
     place.lives("c1");
 }
 
-/// The runtime's files of a container.
+/// Replaces the runtime's state file of a container, and puts it back.
 fn files_of_a_container(place: &mut Place, other: fn(&Path)) {
     assert!(place.host.create("c3").status.success());
     let state = place.host.path("root/c3/state.json");
@@ -165,7 +166,7 @@ fn files_of_a_container(place: &mut Place, other: fn(&Path)) {
     place.beat();
 }
 
-/// The configuration itself, reloaded.
+/// Replaces the configuration file and reloads it.
 fn reload(place: &mut Place, other: fn(&Path)) {
     let path = place.host.path("config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -178,7 +179,8 @@ fn reload(place: &mut Place, other: fn(&Path)) {
     place.beat();
 }
 
-/// A daemon whose lock is irregular reports this and exits: it serves no request yet.
+/// Checks that a daemon whose lock is no regular file reports this and exits: it serves no request
+/// yet.
 fn only_a_lock(place: &mut Place, other: fn(&Path)) {
     let second = TestHost::default();
     std::fs::create_dir(second.path("run")).unwrap();

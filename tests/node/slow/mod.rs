@@ -30,7 +30,7 @@ use test_support::{TestHost, skip};
 /// Number of cases in `make test`.
 const SAMPLE: usize = 4;
 
-/// Time for an answer after which the daemon counts as blocked.
+/// Time for an answer after which the daemon is considered blocked.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 
 /// A peer and its behaviour, in words, and a daemon with this peer.
@@ -231,7 +231,8 @@ fn chosen(mut cases: Vec<Row>) -> Vec<Row> {
     say(&format!("SLOW={seed}"));
     let (count, step) = (cases.len(), cases.len() / SAMPLE);
     let first = usize::try_from(seed).unwrap() % count;
-    // Of different kinds: similar cases are adjacent in the list.
+    // Cases at equal distances are of different kinds, because similar ones are adjacent in the
+    // list.
     (0..SAMPLE).filter_map(|number| cases.get((first + number * step) % count).copied()).collect()
 }
 

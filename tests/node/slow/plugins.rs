@@ -63,7 +63,7 @@ fn drips(strace: &Path) -> Option<Place> {
     Some(place)
 }
 
-/// A socket that forwards the bytes of one plugin to the daemon.
+/// Opens a socket that forwards the bytes of one plugin to the daemon.
 fn between(host: &TestHost, slow: &Arc<AtomicBool>) {
     let listener = UnixListener::bind(host.path("between.sock")).unwrap();
     let (socket, slow) = (host.path("nri.sock"), Arc::clone(slow));

@@ -264,7 +264,7 @@ fn start(strace: &Path, is_wiped: bool) -> Option<Place> {
     Some(place)
 }
 
-/// Another bundle is on another file system.
+/// Creates a container from a bundle on another file system.
 #[track_caller]
 fn creates_from_another_bundle(place: &Place) {
     std::fs::create_dir_all(place.host.path("other/rootfs")).unwrap();

@@ -113,7 +113,7 @@ fn wiped_records_are_searched_once_per_boot() {
         (json!(1), String::new())
     );
     assert_eq!(state(&host, "c1"), "running");
-    // A container that is created again no longer counts as recovered.
+    // A container that is created again is no longer shown as recovered.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
     succeeds(&host.create_from("c1", "c1"));
     assert_eq!(

@@ -28,7 +28,7 @@ fn launch_sample(world: &mut World) {
     wait_until("it is synchronized", is_there);
 }
 
-/// A pre-installed plugin that is a script.
+/// Writes a pre-installed plugin that is a script.
 fn install(world: &World, name: &str, text: &str) {
     std::fs::create_dir_all(world.path("plugins")).unwrap();
     world.host.put_program("script", &format!("#!/bin/sh\n{text}\n"));
@@ -108,7 +108,7 @@ const SOCKET: &[Fault] = &[
     },
 ];
 
-/// A bundle with a mount of the socket's folder, and its container.
+/// Creates a container with a mount of the socket's folder.
 fn mount_socket(world: &mut World) {
     let mut document: Value = serde_json::from_str(test_support::BUNDLE).unwrap();
     let dir = world.path("").display().to_string();

@@ -35,7 +35,7 @@ fn make_room(world: &mut World) {
     std::fs::remove_file(world.path("run/filler")).unwrap();
 }
 
-/// A process that holds a lock as long as it lives.
+/// Starts a process that holds a lock as long as it lives.
 fn hold(world: &mut World, lock: &str) {
     world.make_run_dir();
     let path = world.path("run").join(lock).display().to_string();

@@ -14,7 +14,7 @@ fn reload(host: &TestHost, lines: &str) {
     succeeds(&host.call(&["nri", "reload"]));
 }
 
-/// A create that begins now waits until `arrive` has run, and is adjusted.
+/// Checks that a create that begins now waits until `arrive` has run, and is adjusted.
 fn create_waits(host: &TestHost, id: &str, adjusted: &str, arrive: impl FnOnce()) {
     let mut create = host.spawn(&["create", "--bundle", "BUNDLE", id]);
     host.logs_at_least(&["requests wait up to"], 1);

@@ -51,7 +51,7 @@ const FILES: [(&str, Verdict, &str); 16] = [
     ("[eviction]\ngraze = \"1s\"\n", Verdict::Used, ""),
 ];
 
-/// The verdict of a command that exits with 1 if it refuses the file.
+/// Checks the verdict of a command that exits with 1 if it refuses the file.
 #[track_caller]
 fn agrees(output: &std::process::Output, verdict: Verdict, at: &str) {
     match verdict {

@@ -23,7 +23,7 @@ fn script_calls_run_concurrently_and_wait_delays_later_ones() {
     replay.plugin("20-late", ReplayPlugin::new());
     assert_eq!(replay.answer(&json!("wait"))["ok"], true);
     assert_eq!(replay.answer(&json!("after"))["ok"], true);
-    // A cancelled call is answered immediately, and counts as no failure of its plugin.
+    // A cancelled call is answered immediately, and is not recorded as a failure of its plugin.
     replay.send(&json!({"cancel": "held"}));
     let answer = replay.answer(&json!("held"));
     assert_eq!(answer["cause"], "cancelled", "{answer}");

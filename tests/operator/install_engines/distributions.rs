@@ -63,7 +63,7 @@ fn an_addition_survives_rendering_until_uninstall() {
             assert_eq!(again["changed"], false, "{name} {words}: {again}");
             assert_eq!(k3s.place.read(&format!("{K3S}/config.toml")), rendered);
         };
-        // Before its next start, and after it.
+        // A second `install` changes nothing, before K3s's next start or after it.
         is_once(&first);
         let rendered = k3s.start();
         is_once(&rendered);

@@ -140,7 +140,7 @@ fn edited(edits: &[Edit], value: &Value) -> Value {
     value
 }
 
-/// Empty tables count as absent.
+/// Removes empty tables, which mean the same as absent ones.
 fn without_empty_tables(value: Value) -> Value {
     let Value::Object(members) = value else { return value };
     let members = members.into_iter().map(|(key, value)| (key, without_empty_tables(value)));

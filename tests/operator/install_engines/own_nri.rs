@@ -133,7 +133,7 @@ fn install(place: &Place, words: &[&str]) -> Result<Value, String> {
     Err(String::from_utf8(output.stderr).unwrap())
 }
 
-/// CRI-O's own NRI is on its usual socket.
+/// Puts CRI-O's own NRI on its usual socket.
 fn with_the_usual_socket(place: &Place) {
     let config = place
         .read("here.toml")

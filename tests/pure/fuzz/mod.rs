@@ -52,7 +52,7 @@ fn seeds() -> Vec<Vec<u8>> {
     found
 }
 
-/// One kind of mutation.
+/// Applies one kind of mutation.
 fn bend(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], dice: &mut Dice) {
     const ODD: [&[u8]; 12] = [
         b"\x00",

@@ -53,7 +53,7 @@ impl Upcalls for Nobody {
     }
 }
 
-/// A connection on which a plugin sends `bytes` and then nothing.
+/// Serves a connection on which a plugin sends `bytes` and then nothing.
 fn connection(bytes: &[u8]) {
     let settings = Settings {
         registration_timeout: Duration::from_secs(60),
@@ -131,14 +131,15 @@ pub(crate) fn messages(bytes: &[u8]) {
     }
 }
 
-/// protobuf 3.7 writes ten bytes for a negative number in a list of flags and counts five. No flag
-/// of NRI is negative; the reader of such a message from nri-runc reports an error.
+/// Whether a list of flags has a negative number, for which protobuf 3.7 writes ten bytes and
+/// counts five. No flag of NRI is negative; the reader of such a message from nri-runc reports an
+/// error.
 fn has_negative_flag(message: &dyn MessageDyn) -> bool {
     let text = format!("{message:?}");
     text.split("flags: [").skip(1).any(|list| list.split(']').next().unwrap().contains('-'))
 }
 
-/// NaN is not equal to itself.
+/// Whether the message contains NaN, which is not equal to itself.
 fn has_nan(message: &dyn MessageDyn) -> bool {
     format!("{message:?}").contains("NaN")
 }

@@ -201,7 +201,7 @@ fn adjustment() -> api::ContainerAdjustment {
     }))
 }
 
-/// The pointers to every text, list and object of a document.
+/// Collects the pointers to every text, list and object of a document.
 fn places(value: &Value, at: &str, all: &mut Vec<String>) {
     let escaped = |key: &str| key.replace('~', "~0").replace('/', "~1");
     match value {
@@ -286,7 +286,7 @@ fn complete() -> Value {
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/oci/complete.json")).unwrap()
 }
 
-/// The keys of all objects in a document.
+/// Collects the keys of all objects in a document.
 fn members(value: &Value, all: &mut BTreeSet<String>) {
     match value {
         Value::Array(list) => list.iter().for_each(|one| members(one, all)),
@@ -347,7 +347,7 @@ const RLIMITS: [&str; 16] = [
     "RLIMIT_STACK",
 ];
 
-/// Plugin values that an `exec` receives, `count` of them.
+/// `count` plugin values that an `exec` receives.
 fn carried(count: usize) -> Vec<ProcessValue> {
     let value = |field: String, plugin: Value| {
         let (engine, plugin) =

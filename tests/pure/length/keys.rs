@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The annotations and labels that the engines' files know, and the members of `config.json` that the program
-//! names, read from their source, so that an added one is measured immediately. A word that is not a key is
-//! an annotation like any other.
+//! The annotations and labels that the engines' files name, and the members of `config.json` that the program names,
+//! read from their source, so that an added one is measured immediately. A word that is not a key is an annotation like
+//! any other.
 
 use std::collections::BTreeSet;
 use std::path::Path;

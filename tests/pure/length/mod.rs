@@ -174,7 +174,7 @@ impl Findings {
             let made = made(times);
             (times, cost(|| work(&made)))
         };
-        // Caches that are filled once do not count as a cost of the length.
+        // Filling a cache once is no cost of the length.
         let _warm = once(TIMES[0]);
         let costs = TIMES.map(once);
         for pair in costs.windows(2) {

@@ -244,7 +244,7 @@ fn answered(responses: &[&api::CreateContainerResponse]) -> Option<Merged> {
     Some(creation.finish())
 }
 
-/// An adjustment of one plugin is merged and patched, and that of a second one conflicts.
+/// Merges and patches an adjustment of one plugin; that of a second one conflicts.
 fn create(response: &api::CreateContainerResponse) {
     if let Some(merged) = answered(&[response]) {
         drop(patch_anyway(DOCUMENT, &merged.adjust, &HostFacts::default()));
@@ -266,7 +266,7 @@ fn update(response: &api::UpdateContainerResponse) {
     drop(merged.finish());
 }
 
-/// An UpdateContainers request, processed as in `daemon/resources/updates.rs`.
+/// Processes an UpdateContainers request as in `daemon/resources/updates.rs`.
 fn unasked(request: &api::UpdateContainersRequest) {
     if let Err(why) = check(request) {
         assert!(quoted(&why.to_string()).len() < 64 << 10);

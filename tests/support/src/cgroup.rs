@@ -128,7 +128,7 @@ fn runc_is_older() -> bool {
     printed.stdout.starts_with(b"runc version 1.1.")
 }
 
-/// The configuration by which the running test counts as kubelet: its writes are a resize.
+/// A configuration that declares the running test program to be kubelet: its writes are a resize.
 pub fn test_is_kubelet() -> String {
     let program = std::env::current_exe().unwrap();
     format!("[kubernetes]\nkubelet = [\"{}\"]\n", program.display())

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compares two accounts of the same pod, field by field. PIDs and times become words; every other
-//! value is equal, or is in the table of `docs/compatibility.md`.
+//! Compares two accounts of the same pod, field by field. PIDs and times are replaced by words;
+//! every other difference must be in the table of `docs/compatibility.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Event, container and number in that order: the same event of the same container.
+/// Requests by event, container and occurrence, as in `StopContainer app 1`.
 pub type EventsByKey = BTreeMap<String, Value>;
 
 /// A row of the table of intended differences.
@@ -30,7 +30,7 @@ pub fn meant(page: &str) -> Vec<Meant> {
     rows.collect()
 }
 
-/// The suffix of a row's engine if recordings do not need the row.
+/// Follows the engine in a row that applies only to comparisons with a running engine.
 const LIVE: &str = " live";
 
 impl Meant {
@@ -106,7 +106,7 @@ pub fn compare(engine: &str, native: &EventsByKey, ours: &EventsByKey, meant: &[
     result
 }
 
-/// Path to value; an empty message is a value too.
+/// Returns the innermost values by path; an empty message is a value too.
 fn flat(value: &Value) -> BTreeMap<String, Value> {
     fn walk(path: String, value: &Value, into: &mut BTreeMap<String, Value>) {
         match value {

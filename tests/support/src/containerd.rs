@@ -122,12 +122,13 @@ impl Containerd {
         self.ctr_in("k8s.io", words).is_ok_and(|output| output.status.success())
     }
 
-    /// An image layout of one layer with busybox.
+    /// Imports an image of one layer with busybox.
     fn import_image(&self, busybox: &Path) {
         let image = self.dir.join("image");
         registry::pack(&image, busybox);
         let tar = image.join("image.tar").display().to_string();
-        // Since 2.0 containerd would unpack for a platform and a snapshotter that it guesses.
+        // Without `--local`, containerd since 2.0 guesses the platform and the snapshotter. 1.6
+        // lacks the flag.
         let is_there = self.ctr(&["images", "import", "--local", &tar])
             || self.ctr(&["images", "import", &tar]);
         assert!(is_there, "{}", self.log_tail());
@@ -135,7 +136,7 @@ impl Containerd {
         std::thread::sleep(Duration::from_millis(300));
     }
 
-    /// The end of its log.
+    /// Returns the end of its log.
     pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.dir.join("containerd.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

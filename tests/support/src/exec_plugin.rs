@@ -25,7 +25,7 @@ pub enum ExecAnswer {
     Refuse(&'static str),
     /// Never answers.
     Hang,
-    /// Closes its connection instead of an answer.
+    /// Closes its connection instead of answering.
     Leave,
     /// Closes its connection once it is notified.
     LeaveLater(Arc<Notify>),
@@ -40,7 +40,7 @@ pub struct ExecPlugin {
     policy: Option<api::FailurePolicy>,
     /// Never answers notifications or Shutdown.
     hangs_otherwise: bool,
-    /// The shares that it sets when the engine updates a container.
+    /// The CPU shares that it sets when the engine updates a container.
     pub shares: Option<u64>,
     /// The received requests, oldest first.
     pub execs: Arc<Mutex<Vec<ExecContainerRequest>>>,

@@ -50,7 +50,7 @@ pub fn list() -> Vec<Exit> {
     (0..count).map(exit).collect()
 }
 
-/// The name of the container that has the list's exit of this number.
+/// The name of the container that exits like this item of the list.
 pub fn name(number: usize) -> String {
     format!("c{number}")
 }
@@ -71,7 +71,7 @@ impl Received {
             let container = &request["container"];
             if let Some(name) = container["name"].as_str() {
                 let code = container["exitCode"].as_u64().unwrap_or_default();
-                // A process that was killed for its memory has no code of zero.
+                // A process that the OOM killer ended cannot have the code 0.
                 let is_unknown = match container["statusReason"].as_str() {
                     Some("Unknown") => true,
                     Some("OOMKilled") => code == 0,
@@ -84,7 +84,7 @@ impl Received {
         Script { on_request: Some(Arc::new(on_request)), ..Script::default() }
     }
 
-    /// Number and code of each container in an `event`.
+    /// Returns the number and exit code of the container in each `event`.
     fn of(&self, event: &str) -> Vec<(usize, Option<u64>)> {
         let all = self.0.lock().unwrap();
         let of = all.iter().filter(|(what, ..)| what == event);

@@ -12,8 +12,8 @@ const ENGINE_FOLDERS: [&str; 4] =
 /// The number of engines in this test program, and the folders that were absent before its first.
 static ENGINES: Mutex<(usize, Option<Vec<&str>>)> = Mutex::new((0, None));
 
-/// Held by an engine. The last one of a test program removes the folders that the machine did not
-/// have.
+/// Held by each engine of a test program. The last one to be dropped removes the folders that the
+/// machine did not have.
 pub struct EngineFolders(());
 
 impl EngineFolders {

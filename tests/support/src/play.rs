@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nri_plugin::{Handler, RuntimeHandle, Stub};
 
-/// Runs this in a thread with a separate loop.
+/// Runs a future in a new thread with its own event loop.
 pub fn on_a_thread<F: Future<Output = ()>>(
     work: impl FnOnce() -> F + Send + 'static,
 ) -> JoinHandle<()> {
@@ -19,7 +19,7 @@ pub fn on_a_thread<F: Future<Output = ()>>(
     })
 }
 
-/// Connects; a daemon that has just started opens its plugin socket last.
+/// Connects, and retries for five seconds: a starting daemon opens its plugin socket last.
 pub async fn reach(socket: &Path) -> tokio::net::UnixStream {
     for _attempt in 0..500 {
         if let Ok(stream) = tokio::net::UnixStream::connect(socket).await {
@@ -54,9 +54,10 @@ pub fn play_registered(socket: PathBuf, id: &str, handler: Arc<dyn Handler>) -> 
     receiver.recv().unwrap()
 }
 
-/// Makes a type a plugin that calls its `act` at every event: with the context, the event and the
-/// name of the container or the pod. It returns the content of a response to CreateContainer, of
-/// which other events take the permitted parts. The rest of the handler follows the type.
+/// Implements a plugin that calls the type's `act` at every event, with the context, the event and
+/// the name of the container or the pod. `act` returns the content of a response to
+/// CreateContainer; other events use the permitted parts of it. The rest of the handler follows the
+/// type.
 #[macro_export]
 macro_rules! acts_at_every_event {
     ($type:ty { $($rest:tt)* }) => {

@@ -106,7 +106,7 @@ impl PodmanHost {
         Some(host)
     }
 
-    /// Puts a program for networks in place, without which newer versions do not start, and the
+    /// Writes a program in place of netavark, without which newer versions do not start, and the
     /// network that `kube play` would create with it even for a pod on the host's network. Neither
     /// is used.
     fn stand_in_for_netavark(&self) {
@@ -214,7 +214,7 @@ impl PodmanHost {
         output
     }
 
-    /// `nri-runc nri …`.
+    /// Runs `nri-runc nri …`.
     pub fn nri(&self, words: &[&str]) -> Output {
         self.call(&self.program(), &[&["nri"], words].concat())
     }
@@ -224,8 +224,8 @@ impl PodmanHost {
         serde_json::from_slice(&output.stdout).unwrap_or(json!(null))
     }
 
-    /// The program under test, at a path of this host: conmon's command line names it, and all
-    /// hosts share their processes.
+    /// The program under test, at a path of this host: conmon's command line names it, and each
+    /// host sees the processes of all others.
     pub fn program(&self) -> PathBuf {
         self.path("nri-runc")
     }
@@ -287,13 +287,13 @@ fn file(path: &Path) -> std::fs::File {
     std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
-/// `podman version 4.3.1` is 4.
+/// Returns 4 for `podman version 4.3.1`.
 fn major(version: &str) -> u32 {
     let number = version.strip_prefix("podman version ").and_then(|rest| rest.split('.').next());
     number.and_then(|number| number.parse().ok()).expect(version)
 }
 
-/// The folders that become `/etc` and `/var/lib`.
+/// Fills the folders that become `/etc` and `/var/lib`.
 fn lay_out(dir: &Path, tools: &Path, more: &str) {
     let etc = dir.join("etc");
     for folder in ["etc/containers", "etc/nri-runc", "var-lib"] {
@@ -326,7 +326,7 @@ fn lay_out(dir: &Path, tools: &Path, more: &str) {
     );
     let [top, nri, tables] = crate::test_host::tables_of(more);
     let dir = dir.display();
-    // A guest without KVM is slow: no wrapper may give up the daemon there.
+    // A guest without KVM is slow: wrappers must not give up on the daemon there.
     let patience = if cgroup::has_systemd() { "debug.silence = \"60s\"\n" } else { "" };
     write(
         "nri-runc/config.toml",

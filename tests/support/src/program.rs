@@ -53,7 +53,8 @@ pub fn project() -> &'static Path {
     here.ancestors().nth(2).expect("this crate is in tests/support")
 }
 
-/// A folder below cargo's for test builds; it outlives them.
+/// A folder in cargo's target folder for programs that tests build; it is not removed after the
+/// tests.
 pub(crate) fn scratch() -> PathBuf {
     let scratch = profile().parent().map_or_else(std::env::temp_dir, |target| target.join("tmp"));
     std::fs::create_dir_all(&scratch).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plugin that records its events, on any NRI; and the events in a form in which two lifecycles
-//! of the same pod can be compared: their IDs become words.
+//! of the same pod can be compared: words replace their IDs.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// The containers in its Synchronize.
+    /// Returns the containers in the Synchronize that it received.
     pub fn snapshot(&self, ids: &[(String, &str)]) -> Vec<Value> {
         let requests = self.requests.lock().unwrap();
         let parts = requests.iter().filter(|(event, _)| event == "Synchronize");
@@ -148,7 +148,8 @@ fn order(life: &[(String, Value)], of: &str) -> Vec<String> {
     events.map(|(event, _)| event.clone()).collect()
 }
 
-/// The subject by its ID, which is a word here, because some engines send no name.
+/// Returns the container of a request, or `pod`. Its ID (here a word) identifies it, because some
+/// engines send no name.
 fn subject(request: &Value) -> &str {
     match request["container"]["id"].as_str() {
         Some("APP") => "app",

@@ -43,7 +43,7 @@ pub fn prepared(more: &str) -> tempfile::TempDir {
     temp
 }
 
-/// `nri-runc nri VERB …` with the configuration of `temp`.
+/// The command `nri-runc nri VERB …` with the configuration of `temp`.
 pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
     let mut command = Command::new(crate::program::nri_runc());
     command.args(["nri", "--config"]).arg(temp.path().join("config.toml")).args(words);
@@ -52,17 +52,17 @@ pub fn command(temp: &tempfile::TempDir, words: &[&str]) -> Command {
 }
 
 impl Replay {
-    /// Starts one with default settings.
+    /// Starts a `replay` with default settings.
     pub fn start() -> Self {
         Self::with("", &[])
     }
 
-    /// Starts one with `more` configuration and `flags`.
+    /// Starts a `replay` with `more` configuration and `flags`.
     pub fn with(more: &str, flags: &[&str]) -> Self {
         Self::on(prepared(more), flags)
     }
 
-    /// Starts one in a prepared folder.
+    /// Starts a `replay` in a prepared folder.
     pub fn on(temp: tempfile::TempDir, flags: &[&str]) -> Self {
         let words: Vec<&str> = std::iter::once("replay").chain(flags.iter().copied()).collect();
         let mut options = std::fs::OpenOptions::new();

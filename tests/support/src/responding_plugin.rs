@@ -30,7 +30,7 @@ pub enum Response {
     SleepAndSet(u64, &'static str),
 }
 
-/// By event and the name of the container, or of the pod.
+/// Chooses the response by the event and the name of the container or pod.
 type Script = dyn Fn(Event, &str) -> Response + Send + Sync;
 
 pub struct RespondingPlugin {
@@ -78,7 +78,7 @@ impl RespondingPlugin {
         self
     }
 
-    /// `EVENT NAME`, in order.
+    /// Returns the received events as `EVENT NAME`, in order.
     pub fn received(&self) -> Vec<String> {
         self.received.lock().unwrap().clone()
     }

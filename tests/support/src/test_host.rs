@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use crate::{Script, scripted_plugin, skip};
 
-/// Acts like runc as far as the tests need, and records its calls. The files `version` and
-/// `features` beside it have its output for these; `asked` has the number of such calls.
+/// A script that acts like runc as far as the tests need, and records its calls. The files
+/// `version` and `features` beside it contain its output for these verbs; `asked` has the number of
+/// such calls.
 const RUNTIME: &str = include_str!("../../../fixtures/runtime/fake.sh");
 
 /// The time-out of a plugin that never answers one request; it answers all others within that time,
@@ -42,12 +43,12 @@ pub fn life(id: &str) -> Vec<String> {
     LIFE.iter().map(|event| format!("{event} {id}")).collect()
 }
 
-/// The bundle of this container in the place of containerd's CRI plugin.
+/// The bundle of this container, at a path as containerd's CRI plugin chooses it.
 pub fn task(id: &str) -> String {
     format!("io.containerd.runtime.v2.task/k8s.io/{id}")
 }
 
-/// The events of a container, in their possible order on one connection.
+/// The events of a container, in the only order that is possible on one connection.
 pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4], LIFE[5], LIFE[6]];
 
 /// Holds a mount namespace with empty folders at the default paths, as long as its standard input
@@ -101,13 +102,13 @@ impl TestHost {
         is_held.then_some(host)
     }
 
-    /// Writes the configuration again. Keys of `[nri]` in `more` are added to those of every host.
+    /// Replaces the configuration. Keys of `[nri]` in `more` are added to those of every host.
     pub fn configure(&self, runtime: &Path, more: &str) {
         let dir = self.temp.path().display();
         // A response may take long on a busy machine.
         let timeout = "plugin_request_timeout = \"60s\"";
         let timeout = if more.contains("plugin_request_timeout") { "" } else { timeout };
-        // No wrapper may give up the daemon in a guest without KVM.
+        // Wrappers must not give up on the daemon in a guest without KVM.
         let is_guest = crate::cgroup::has_systemd() && !more.contains("[debug]");
         let silence = if is_guest { "debug.silence = \"60s\"\n" } else { "" };
         let [top, nri, tables] = tables_of(more);
@@ -218,7 +219,7 @@ impl TestHost {
         self.call_by(&[], words, stdin)
     }
 
-    /// Calls it through another program, such as a tracer, whose words come first.
+    /// Calls the binary through another program, such as a tracer, whose words come first.
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
         // The file has no name, because several calls may run at once.
         let mut input = tempfile::tempfile_in(self.temp.path()).unwrap();
@@ -243,7 +244,7 @@ impl TestHost {
         Output { status, stdout: std::fs::read(out).unwrap(), stderr: std::fs::read(err).unwrap() }
     }
 
-    /// Calls it with words that need not be text, below this host's root.
+    /// Calls the binary with words that need not be text, below this host's root.
     pub fn call_with_bytes(&self, words: &[std::ffi::OsString]) -> Output {
         let mut command = self.command();
         command.arg("--root").arg(self.path("root")).args(words).output().unwrap()

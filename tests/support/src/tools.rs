@@ -53,7 +53,7 @@ pub fn find_built(wanted: &[&str]) -> Option<PathBuf> {
     look_for(wanted, "make engines builds it").map_err(|why| skip::machine_lacks(&why)).ok()
 }
 
-/// The folder of an engine or runtime that is newer than this Debian's, as `containerd-2.4.2`;
+/// The folder of an engine or runtime that is newer than this Debian's, such as `containerd-2.4.2`;
 /// `None` after printing why a test is skipped.
 pub fn newer(name: &str) -> Option<PathBuf> {
     let dir = folder().join("newer").join(name);
@@ -64,8 +64,8 @@ pub fn newer(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The crun of a later Debian, as `crun-1.28`; `None` after printing why a test is skipped. Debian
-/// may replace it by another version.
+/// The crun of a later Debian, such as `crun-1.28`; `None` after printing why a test is skipped.
+/// Debian may replace it by another version.
 pub fn later_crun(name: &str) -> Option<PathBuf> {
     let crun = folder().join("newer").join(name).join("crun");
     if !crun.exists() {

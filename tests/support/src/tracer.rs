@@ -62,7 +62,7 @@ pub fn can_fail(call: &str, error: &str) -> bool {
     !NEVER_FAIL.contains(&call) && (error == "EINTR" || !ONLY_INTERRUPTED.contains(&call))
 }
 
-/// strace, below the tools or of this machine.
+/// The path of strace: the machine's own, or that of the tools.
 pub fn find() -> Option<PathBuf> {
     let of_machine = Path::new("/usr/bin/strace");
     if of_machine.exists() {

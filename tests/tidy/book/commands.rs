@@ -43,7 +43,7 @@ fn is_shown(argument: &&Arg) -> bool {
     !argument.is_hide_set() && !["help", "version"].contains(&argument.get_id().as_str())
 }
 
-/// One row of a verb's table.
+/// Appends one row of a verb's table.
 fn row(argument: &Arg, page: &mut String) {
     let takes_value = argument.get_action().takes_values();
     let names = argument.get_value_names().filter(|_| takes_value).unwrap_or_default();
@@ -75,7 +75,7 @@ fn row(argument: &Arg, page: &mut String) {
     writeln!(page, "| `{name}` | {} |", cell(&meaning)).unwrap();
 }
 
-/// The section of a verb, or of its subcommands.
+/// Appends the section of a verb, or of its subcommands.
 fn section(verb: &Command, name: &str, page: &mut String) {
     let mut own = verb.get_subcommands().filter(|own| own.get_name() != "help").peekable();
     if own.peek().is_some() {

@@ -10,7 +10,7 @@ use nri_runc::testing::messages::{self, Message};
 use super::super::{is_generated, sources};
 use super::{Page, pages};
 
-/// Files in which each sentence is an error, whichever function makes one of it.
+/// Files in which each sentence is an error message, whichever function receives it.
 const WHOLE: [&str; 15] = [
     "crates/nri-adaptation/src/bounds.rs",
     "crates/nri-adaptation/src/claims.rs",

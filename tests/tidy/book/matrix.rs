@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first table of `docs/compatibility.md`: the tested versions, from `docs/matrix.csv`, to which the
-//! targets add (`scripts/matrix.sh`); the recorded versions, from the folders of fixtures; and engines whose
-//! sources were read.
+//! The first table of `docs/compatibility.md`: the tested versions, from `docs/matrix.csv`, to which make's targets
+//! append rows (`scripts/matrix.sh`); the recorded versions, from the folders of fixtures; and engines whose sources
+//! were read.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -117,7 +117,7 @@ impl Tables {
         labels.map(|found| format!("no metric of this line has {}", &found[0])).collect()
     }
 
-    /// Events, states, actions, kinds, columns and codes.
+    /// Finds wrong events, states, actions, kinds, columns and codes.
     fn wrong_words(&self, prose: &str) -> Vec<String> {
         let extension = ALL_EXTENSION_EVENTS.iter().map(|event| event.method());
         let events: BTreeSet<&str> =
@@ -141,7 +141,7 @@ impl Tables {
         wrong
     }
 
-    /// Exit codes of commands, in the forms in which sentences name them.
+    /// Finds wrong exit codes of commands, in the forms in which sentences name them.
     fn wrong_exit_codes(&self, prose: &str) -> Vec<String> {
         let forms = [
             r"`(?:nri-runc nri )?([a-z]+)[^`]*` (?:exits with|returns|ends with)(?: the)?(?: code)? (\d+)",
@@ -167,7 +167,7 @@ impl Tables {
 const ELSEWHERE: &[&str] =
     &["[runtime.NAME] path", "[defaults] namespace", "enable_nri = false", "key = value"];
 
-/// Lists of tables: their keys need each other.
+/// Lists of tables, whose keys are only valid together: a single one cannot be checked.
 const LISTS: &[&str] = &["rule.", "exec_rule.", "inject.", "require."];
 
 /// Labels whose values operators and plugins choose.

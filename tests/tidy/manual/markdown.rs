@@ -191,7 +191,7 @@ impl Writer<'_> {
         }
     }
 
-    /// If the text does not name the link's target: the page of that name, or the address.
+    /// Appends the link's target, a page's name or the address, if the text does not name it.
     fn end_link(&mut self) {
         let (target, before) = self.link.take().unwrap();
         let page = target.split('#').next().unwrap_or_default();

@@ -91,7 +91,7 @@ pub(super) fn append_page(roff: &mut Roff, verb: &Command) {
     );
 }
 
-/// The text of `--help` after the first sentence.
+/// Appends the text of `--help` after the first sentence.
 fn append_details(roff: &mut Roff, verb: &Command, about: &str) {
     let long = verb.get_long_about().map(ToString::to_string).unwrap_or_default();
     let details = long.strip_prefix(about).unwrap_or(&long).trim_start_matches('.').trim();
@@ -162,7 +162,7 @@ fn sentence(text: &str) -> String {
     if text.is_empty() || text.ends_with('.') { text } else { text + "." }
 }
 
-/// Words between backticks are bold.
+/// Returns the text with the words between backticks in bold.
 fn spans(text: &str) -> Vec<Inline> {
     let parts = text.split('`').enumerate();
     let words = parts.map(|(index, part)| if index % 2 == 1 { bold(part) } else { roman(part) });

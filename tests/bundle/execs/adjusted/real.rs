@@ -135,7 +135,7 @@ fn a_later_process_has_the_plugins_values_with_runc_1_6() {
     newer("runc-1.6.0-rc.1").iter().for_each(|runc| looks_inside(runc));
 }
 
-/// Nice value, scheduling policy and I/O priority of a process, as the kernel reports them.
+/// Checks the nice value, scheduling policy and I/O priority of a process by the kernel's report.
 fn scheduled(runtime: &Path) {
     let host = started("");
     let dir = host.path("").display().to_string();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::program::put_with;
 
-/// A network that only reports an address.
+/// Writes a network that only reports an address.
 pub fn write_network(configurations: &Path, plugins: &Path) {
     let plugin = r#"#!/bin/sh
 cat >/dev/null
@@ -21,7 +21,7 @@ esac
     put_with(&configurations.join("10-addressed.conflist"), list, 0o644);
 }
 
-/// One CDI device: a device node and a variable.
+/// Writes one CDI device: a device node and a variable.
 pub fn write_devices(specs: &Path) {
     let spec = r#"{"cdiVersion": "0.6.0", "kind": "example.org/card", "devices": [{"name": "one",
 "containerEdits": {"env": ["CARD=one"], "deviceNodes": [{"path": "/dev/card", "hostPath": "/dev/zero"}]}}]}"#;

@@ -71,7 +71,7 @@ impl Server {
         reply.extend(error.to_ne_bytes());
         reply.extend(unique);
         reply.extend(body);
-        // An interrupted request is gone.
+        // The kernel has already dropped an interrupted request.
         match device.write(&reply) {
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(()),
             written => written.map(|_length| ()),

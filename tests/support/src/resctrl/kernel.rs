@@ -70,7 +70,7 @@ impl Kernel {
         self.mkdir(path).unwrap();
     }
 
-    /// Removes one, as the host's administrator does.
+    /// Removes a group, as the host's administrator does.
     pub fn remove(&mut self, path: &str) {
         self.rmdir(path).unwrap();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file system in place of resctrl if the processor has none: mounted by FUSE, with groups,
+//! A file system that stands in for resctrl on processors without it: mounted by FUSE, with groups,
 //! schemata and refusals like the kernel's. Runtimes check resctrl's file system type, so a copy of
 //! one is made that checks for FUSE's.
 

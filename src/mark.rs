@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_reach_later_execs_with_the_engines_user() {
+    fn a_mark_has_the_added_groups_and_the_engines_user() {
         let user = json!({"uid": 7, "gid": 0, "additionalGids": [1]});
         let (one, two, other) = (json!([44]), json!([45, 46]), json!("x"));
         let changes = [(GROUPS, &one), ("process.env[A]", &other), (GROUPS, &two)];

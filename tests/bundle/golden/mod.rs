@@ -79,9 +79,9 @@ fn each_bundle_matches_its_expected_folder() {
     assert!(wrong.is_empty(), "{} cases differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// About half of all cases must fail or be unusual.
+/// At least a third of all cases must end in a failure.
 #[test]
-fn failures_are_as_well_covered_as_successes() {
+fn at_least_a_third_of_the_golden_cases_are_failures() {
     let names = case::names(&root());
     let fails = |name: &&String| root().join(name).join("expected/stderr").exists();
     let failing = names.iter().filter(fails).count();

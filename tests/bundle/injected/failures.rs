@@ -23,7 +23,7 @@ fn injections_apply_where_another_process_serves_plugins() {
 }
 
 #[test]
-fn the_example_of_the_page_works_as_described() {
+fn the_example_of_injections_md_works_as_described() {
     let page = test_support::program::project().join("docs/injections.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();

@@ -33,7 +33,7 @@ fn a_pod_has_the_configured_namespace_or_the_engines_name() {
 }
 
 #[test]
-fn an_own_key_names_another_namespace_but_none_that_is_exempt() {
+fn an_nri_runc_key_names_a_namespace_but_no_exempt_one() {
     let host = started("");
     for (asked, wanted) in [("shop", "shop"), ("kube-system", "plain")] {
         let annotated = BUNDLE.replacen(

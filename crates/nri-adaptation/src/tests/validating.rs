@@ -167,7 +167,7 @@ fn every_plugin_that_injected_a_hook_is_named() {
 }
 
 #[test]
-fn the_containers_profile_decides_which_seccomp_flag_counts() {
+fn the_containers_seccomp_profile_selects_the_validator_flag() {
     let default = on(|v| v.reject_runtime_default_seccomp_adjustment = true);
     let custom = on(|v| v.reject_custom_seccomp_adjustment = true);
     let unconfined = on(|v| v.reject_unconfined_seccomp_adjustment = true);

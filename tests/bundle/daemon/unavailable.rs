@@ -180,7 +180,7 @@ fn plugins_that_declared_protection_protect_without_a_daemon() {
         ),
         (
             RespondingPlugin::always(Response::Answer).declares(true, true),
-            "plugin 10-judge declares that its silence refuses",
+            "plugin 10-judge declares that a time-out refuses",
         ),
     ] {
         let mut host = TestHost::new("autostart = false");

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_counts_only_for_its_own_container() {
+    fn a_mark_applies_only_to_its_own_container() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("state").join(MARKS)).unwrap();
         let bytes = mark().encode().unwrap();

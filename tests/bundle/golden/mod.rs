@@ -120,7 +120,7 @@ fn a_folder_with_a_missing_or_unknown_file_is_an_error() {
 }
 
 #[test]
-fn a_plugin_that_is_misspelt_is_an_error() {
+fn a_misspelt_member_of_a_plugin_file_is_an_error() {
     for part in [
         "{\"adjsut\": {}}",
         "{\"adjust\": {\"environment\": []}}",

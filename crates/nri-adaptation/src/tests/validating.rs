@@ -298,7 +298,7 @@ fn the_containers_own_list_replaces_the_pods() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_refuses_and_is_shown() {
+fn an_unreadable_annotation_refuses_and_is_quoted() {
     let validator = on(|v| v.tolerate_missing_plugins_annotation = TOLERATE.to_owned());
     for value in ["foo", "{}", "[a", "[[a]]", "a: b", "- a\n  - b"] {
         let reason = validator.validate(&annotated(&[(REQUIRED_PLUGINS, value)])).unwrap_err();

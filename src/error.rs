@@ -81,7 +81,7 @@ impl Error {
     /// Creates an error about a file that is not the expected JSON. It names the position, never
     /// the text there, because an attacker may have linked the file to one with secrets.
     pub(crate) fn json(error: &serde_json::Error) -> Self {
-        let what = if error.is_data() { "an unexpected value" } else { "no valid JSON" };
+        let what = if error.is_data() { "an unexpected value" } else { "invalid JSON" };
         Self::new(format!("{what} in line {}, column {}", error.line(), error.column()))
     }
 

@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_up_to_its_limit_and_the_kernels_whole() {
+    fn files_are_read_up_to_a_limit_and_kernel_files_whole() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("file");
         for (length, is_read) in [(9_999, true), (10_000, true), (10_001, false)] {
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_matches_the_test_vectors_and_has_the_length() {
+    fn a_fingerprint_is_the_length_and_the_known_hash() {
         assert_eq!(fingerprint(b""), "0:6c62272e07bb014262b821756295c58d");
         assert_eq!(fingerprint(b"a"), "1:d228cb696f1a8caf78912b704e4a8964");
         assert_ne!(fingerprint(b"{}"), fingerprint(b"{} "));

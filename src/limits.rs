@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_keeps_its_first_lines_and_their_number() {
+    fn a_long_list_keeps_its_first_lines_and_counts_the_others() {
         let mut lines: Vec<String> = (0..100).map(|number| number.to_string()).collect();
         list_first(&mut lines, 2);
         assert_eq!(lines, ["0", "1", "98 more"]);

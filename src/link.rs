@@ -488,7 +488,9 @@ pub fn read_frame(stream: &mut impl Read) -> Result<Vec<u8>> {
     stream.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
     if length == 0 || length > FRAME {
-        return Err(Error::new(format!("a frame of {length} bytes, at most {FRAME} are read")));
+        return Err(Error::new(format!(
+            "a response has {length} bytes, but must have 1 to {FRAME}"
+        )));
     }
     let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
     stream.read_exact(&mut frame)?;
@@ -603,7 +605,7 @@ mod tests {
     #[test]
     fn an_oversized_frame_is_refused_before_it_is_read() {
         let error = read_frame(&mut &u32::MAX.to_le_bytes()[..]).unwrap_err().to_string();
-        assert!(error.contains("at most"), "{error}");
+        assert!(error.contains("must have 1 to"), "{error}");
     }
 
     proptest! {

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_reach_later_execs_with_the_engines_user() {
+    fn a_mark_has_the_added_groups_and_the_engines_user() {
         let user = json!({"uid": 7, "gid": 0, "additionalGids": [1]});
         let (one, two, other) = (json!([44]), json!([45, 46]), json!("x"));
         let changes = [(GROUPS, &one), ("process.env[A]", &other), (GROUPS, &two)];
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_counts_only_for_its_own_container() {
+    fn a_mark_applies_only_to_its_own_container() {
         let temp = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(temp.path().join("state").join(MARKS)).unwrap();
         let bytes = mark().encode().unwrap();

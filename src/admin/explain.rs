@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_yielded_value_names_the_owner_of_the_other_one() {
+    fn an_injection_that_gave_way_names_the_owner_of_the_value() {
         let left = |to: Value| {
             let mut page = String::new();
             let left = json!({"plugin": "inject:a", "field": "Env[A]", "to": to});

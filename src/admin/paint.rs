@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn verdicts_and_diffs_have_the_colours_that_people_expect() {
+    fn failed_checks_and_diffs_are_coloured() {
         assert_eq!(check("NO  a\nNOT  b\n"), format!("{RED}NO {PLAIN} a\nNOT  b\n"));
         let page = diff("--- a\n-x\n+y\n z\n");
         assert_eq!(page, format!("{BOLD}--- a{PLAIN}\n{RED}-x{PLAIN}\n{GREEN}+y{PLAIN}\n z\n"));

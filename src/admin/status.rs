@@ -83,7 +83,11 @@ fn troubles(page: &mut String, status: &Status) {
     }
     for plugin in &status.absent_plugins {
         let id = printable(plugin);
-        line(page, "absent", &format!("{id} took part before and has not returned"));
+        line(
+            page,
+            "absent",
+            &format!("{id} was connected before the daemon started, and has not reconnected"),
+        );
     }
     if let Some(why) = status.audit.as_ref().and_then(|audit| audit.failure.as_ref()) {
         line(page, "audit log", &printable(why));

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_and_resources_of_an_update_become_standard_input() {
+    fn resource_flags_of_an_update_are_replaced_by_stdin() {
         let line = "x --root /r update --memory 5 --l3-cache-schema L3:0=f -r f c1 --cpu-share=7";
         let argv = for_update_by_stdin(&words(line), &call(line));
         assert_eq!(argv, words("x --root /r update --resources=- --l3-cache-schema L3:0=f c1"));

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_file_is_recreated_and_loses_access_for_others() {
+    fn a_moved_file_is_recreated_and_a_readable_one_made_private() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 1000, 2);

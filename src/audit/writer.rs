@@ -366,7 +366,7 @@ mod tests {
     const FLUSH: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn nothing_is_written_without_a_target_and_everything_with_one() {
+    async fn audit_entries_are_written_if_and_only_if_a_target_is_set() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let log = AuditLog::default();

@@ -90,7 +90,7 @@ fn enter_one(host: &Host, dir: &Path, (resctrl, group): (&Path, &Path)) -> Resul
             return Ok(());
         }
     }
-    Err(format!("{}: its processes are made faster than they can be moved", group.display()))
+    Err(format!("{}: its processes are created faster than they can be moved", group.display()))
 }
 
 /// Returns the kernel's reason for refusing the last command, to be appended; empty if it gives none.

@@ -339,7 +339,7 @@ fn a_failed_write_reverts_the_earlier_ones() {
 }
 
 #[test]
-fn the_runtimes_cgroup_counts_only_if_the_process_is_in_it() {
+fn the_runtimes_cgroup_is_used_only_if_the_process_is_in_it() {
     let tree = CgroupTree::v2();
     let at = |path: &str| BTreeMap::from([(String::new(), PathBuf::from(path))]);
     // init moved itself into a child cgroup, as systemd does.

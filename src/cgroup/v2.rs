@@ -87,7 +87,9 @@ fn swap_max(limit: Option<i64>, swap: Option<i64>, is_lifted: bool) -> Result<Op
         (_, None) => Ok(is_lifted.then_some(-1)),
         (_, Some(..0)) => Ok(Some(-1)),
         (Some(..0), Some(swap)) => Ok(Some(swap)),
-        (None, Some(_)) => refused(field, "a limit with swap needs one without"),
+        (None, Some(_)) => {
+            refused(field, "a limit of memory with swap needs a limit of memory alone")
+        }
         (Some(limit), Some(swap)) if swap < limit => {
             refused(field, format!("{swap} is below the limit without swap, {limit}"))
         }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_with_a_mistake_is_closed_and_names_its_place() {
+    fn a_promise_with_a_mistake_refuses_and_names_its_place() {
         for (lines, wanted) in [
             ("plugins = [\"a\"]", "f:3:1: unknown key require.plugins (did you mean plugin?)"),
             ("claim = [\"a\"]", "f:3:1: unknown key require.claim (did you mean claims?)"),

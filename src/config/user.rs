@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_of_root_compare_like_a_file_before_the_users() {
+    fn roots_runtimes_are_compared_like_an_earlier_file() {
         let runtimes = |runtime: &str, crun: &str| {
             let mut node = Config { runtime: vec![runtime.to_owned()], ..Config::default() };
             node.instances.insert("nri \"crun".to_owned(), crun.to_owned());

@@ -271,7 +271,7 @@ impl<'c> Judge<'c> {
                 }
                 Ok(injected) => chosen.push(injected),
                 Err(why) if injection.section.refuses() => {
-                    return Err(format!("{id} cannot be done: {why}"));
+                    return Err(format!("{id} cannot be injected: {why}"));
                 }
                 Err(why) => {
                     verdict.insert(id, format!("is left out: {why}"));

@@ -218,7 +218,7 @@ impl DryRun {
                 Ok(_) if injection.is_audit() => tracing::warn!("{id} is in audit mode"),
                 Ok(injected) => chosen.push(injected),
                 Err(why) if injection.section.refuses() => {
-                    let text = format!("{id} cannot be done: {}", quoted(&why));
+                    let text = format!("{id} cannot be injected: {}", quoted(&why));
                     return Err(PluginFailure::new(id, Cause::Refused, text));
                 }
                 Err(why) => tracing::warn!("{id} is left out: {}", quoted(&why)),

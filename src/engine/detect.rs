@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_paths_are_shared_and_the_manager_decides() {
+    fn the_manager_annotation_decides_between_podman_and_crio() {
         assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "libpod")]), EngineKind::Podman);
         assert_eq!(detected("", STORAGE, &[(crio::MANAGER, "cri-o")]), EngineKind::Crio);
     }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_cgroup_path_has_no_parent() {
+    fn a_cgroup_path_of_one_element_or_none_has_no_parent() {
         assert_eq!(cgroup_parent(""), "");
         assert_eq!(cgroup_parent("lonely"), "");
     }

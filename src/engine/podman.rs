@@ -217,7 +217,7 @@ fn named(facts: &mut Facts, call: &CallerInfo<'_>, found: &FetchedFacts, name: O
     if let Some(name) = name.or_else(|| text(record.as_ref()?, "/name")) {
         facts.container.name = name;
     } else {
-        facts.missing.push("the container's name is neither on conmon's command line nor in the storage's records: its id stands for it".into());
+        facts.missing.push("the container's name is neither on conmon's command line nor in the storage's records: its ID is used instead".into());
     }
 }
 

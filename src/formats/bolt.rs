@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_valid_description_counts() {
+    fn the_newer_valid_meta_page_is_used() {
         let mut bytes = DATABASE.to_vec();
         let newest = [0, PAGE].into_iter().max_by_key(|at| description(DATABASE, *at)).unwrap();
         bytes[newest + HEADER + 50] ^= 1;

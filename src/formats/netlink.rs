@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_for_other_hosts_are_read_and_no_others() {
+    fn only_addresses_that_other_hosts_can_reach_are_read() {
         let name = attribute(3, b"eth0\0");
         let v6: [u8; 16] = "2001:db8::7".parse::<Ipv6Addr>().unwrap().octets();
         let answer = [

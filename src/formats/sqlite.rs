@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_with_a_log_or_another_format_is_skipped() {
+    fn a_database_with_a_write_ahead_log_or_other_format_is_skipped() {
         let changed = |at: usize, value: u8| {
             let mut bytes = DATABASE.to_vec();
             bytes[at] = value;

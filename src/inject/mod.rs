@@ -240,9 +240,9 @@ pub(crate) fn unfit(config: &Config) -> Vec<String> {
             true => "its containers are refused",
             false => "its containers are created without it",
         };
-        Some(format!("the injection \"{name}\" cannot be done, {effect}: {}", why.why()))
+        Some(format!("the injection \"{name}\" cannot be applied, {effect}: {}", why.why()))
     });
-    limits::listed(lines, "injection", "cannot be done")
+    limits::listed(lines, "injection", "cannot be applied")
 }
 
 /// Converts a part of an OCI document to an adjustment.

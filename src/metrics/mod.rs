@@ -212,7 +212,8 @@ impl Metrics {
         registry.register("nri_runc_missing_plugins", help, gauge(holdings.missing_plugins));
         let help = "Launched plugins that are older than their files";
         registry.register("nri_runc_outdated_plugins", help, gauge(holdings.outdated_plugins));
-        let help = "Plugins that took part before and did not return";
+        let help =
+            "Plugins that were connected before the daemon started, and have not reconnected";
         registry.register("nri_runc_absent_plugins", help, gauge(holdings.absent_plugins));
         registry.register("nri_runc_pods", "Known pods", gauge(holdings.pods));
         let help = "1 while an engine's own NRI serves the plugins";
@@ -226,7 +227,8 @@ impl Metrics {
         let help = "Records that could not be read, written, or were found again";
         set_each(&self.problems, "problem", &holdings.problems);
         registry.register("nri_runc_records", help, self.problems.clone());
-        let help = "Values that differ from what plugins own, at the last look at all containers";
+        let help =
+            "Plugin-owned values that differ in the kernel, when all containers were last compared";
         set_each(&self.drifts, "place", &holdings.drifts);
         registry.register("nri_runc_drift", help, self.drifts.clone());
         for (result, count) in [("written", holdings.audit_written), ("lost", holdings.audit_lost)]
@@ -242,7 +244,7 @@ impl Metrics {
         let help = "Lines of the log that nothing read, or that could not be written";
         let lost = ConstCounter::new(holdings.log_lines_lost);
         registry.register("nri_runc_log_lines_lost", help, lost);
-        let help = "Events that a reader of nri events missed, being slow or late";
+        let help = "Events that readers of nri events missed because they were slow or late";
         let lost = ConstCounter::new(holdings.events_lost);
         registry.register("nri_runc_events_lost", help, lost);
         let mut page = String::new();

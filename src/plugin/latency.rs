@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn each_time_has_a_step_that_is_not_shorter() {
+    fn a_histogram_step_is_close_to_its_time_and_not_shorter() {
         for micros in [0, 1, 2, 999, 1_000, 123_456, 2_000_000, 3_600_000_000, u64::MAX] {
             let took = Duration::from_micros(micros);
             let shown = time_of(step_of(took));

@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lifecycle_events_go_before_creations_and_those_before_pods() {
+    async fn lifecycle_events_precede_creations_which_precede_pods() {
         let order = order_of(&[
             (Rank::NewPod, ("p3", ""), "run 3"),
             (Rank::NewPod, ("p4", ""), "run 4"),

@@ -225,7 +225,7 @@ fn variable(entry: &str) -> Result<api::KeyValue, String> {
             value: value.to_owned(),
             ..Default::default()
         }),
-        _ => Err(format!("\"{entry}\" is not a variable")),
+        _ => Err(format!("\"{entry}\" is not a variable such as NAME=VALUE")),
     }
 }
 

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_truncated_response_yields_no_handlers() {
+    fn an_empty_response_yields_none_and_a_truncated_one_fails() {
         assert_eq!(loaded(&field(1, b"")).unwrap(), LoadedHandlers::default());
         assert!(loaded(b"\x1a\x05ab").is_err());
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn each_byte_of_a_message_has_its_code() {
+    fn each_printable_character_has_its_huffman_code() {
         let all = CODES.iter().flat_map(|(_, bytes)| bytes.iter());
         let mut printable: Vec<u8> = all.copied().filter(|byte| *byte != 0).collect();
         printable.sort_unstable();

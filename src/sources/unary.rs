@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_in_pieces_differs_from_a_refusal() {
+    fn frames_of_two_streams_become_a_response_and_an_error() {
         let says = frames(&[
             (SETTINGS, 0, 0, b""),
             (PING, 0, 0, b"12345678"),

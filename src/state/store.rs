@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_pod_does_not_change_with_its_record() {
+    fn a_snapshot_of_a_pod_does_not_change_with_its_record() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put_pod(Pod { name: "before".to_owned(), ..pod("p") }).unwrap();

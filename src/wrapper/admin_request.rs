@@ -68,9 +68,9 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
         (Reply::Answer(answer), stream) => Ok((answer, stream)),
         (Reply::Speaks(protocol), _) => match ask_in(config, protocol, json, wait)? {
             (Reply::Answer(answer), stream) => Ok((answer, stream)),
-            (Reply::Speaks(other), _) => {
-                Err(Error::new(format!("the daemon speaks protocol {other}, this nri-runc {own}")))
-            }
+            (Reply::Speaks(other), _) => Err(Error::new(format!(
+                "the daemon speaks protocol {other}, but this nri-runc speaks {own}"
+            ))),
         },
     }
 }

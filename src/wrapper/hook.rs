@@ -121,7 +121,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
         Ok(DaemonResponse::Proceed(_)) => return Ok(()),
         Ok(DaemonResponse::Refuse(line)) => return Err(Error::new(line)),
         Ok(DaemonResponse::Incompatible { protocol, version }) => format!(
-            "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {}: restart the daemon",
+            "the daemon (version {version}) speaks protocol {protocol}, but this nri-runc speaks {}",
             question.protocol
         ),
         Ok(

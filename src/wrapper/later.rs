@@ -145,7 +145,7 @@ impl Invocation<'_> {
             return Ok(());
         }
         let error = Error::new(format!("{why}, and plugins handle execs; no process was started"));
-        let hint = "then a plugin's policy or on_daemon_failure refuses; see: nri-runc nri plugins";
+        let hint = "without the daemon, a plugin's policy or on_daemon_failure refuses; see: nri-runc nri plugins";
         let error = error.hint(hint);
         let question = request::build_question(self, "", &[]);
         refusal::write_record(self.config, self.call, &question, None, &error);

@@ -173,7 +173,7 @@ impl DaemonSession {
             DaemonResponse::Incompatible { protocol, version } => {
                 let own = link_protocol(invocation.config);
                 let why = format!(
-                    "the daemon (version {version}) speaks protocol {protocol}, this nri-runc {own}: restart the daemon"
+                    "the daemon (version {version}) speaks protocol {protocol}, but this nri-runc speaks {own}"
                 );
                 if protocol < own {
                     return Err(NoVerdict::Older(protocol, why));

@@ -152,7 +152,7 @@ fn units_are_installed_with_the_command_that_enables_them() {
 }
 
 #[test]
-fn hooks_are_optional_name_the_program_and_are_removed() {
+fn optional_hooks_name_the_program_and_are_removed() {
     let place = Place::new();
     let before = place.tree();
     let folder = place.root().join("usr/share/containers/oci/hooks.d");

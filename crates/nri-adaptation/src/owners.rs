@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_owners_have_keys_in_brackets_for_one_container() {
+    fn flat_owners_of_a_container_have_their_keys_in_brackets() {
         let mut owners = claimed(NriField::Env, Some("PATH"));
         owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap();
         owners.claim("c1", NriField::CPUQuota, None, "10-foo").unwrap();

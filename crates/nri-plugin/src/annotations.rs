@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_scope_counts_even_if_it_is_empty() {
+    fn the_narrowest_scope_applies_even_if_its_value_is_empty() {
         let all = [("k", "bare"), ("k/pod", "pod"), ("k/container.web", "")];
         assert_eq!(found(&all), under("k/container.web", ""));
         assert_eq!(found(&all[..2]), under("k/pod", "pod"));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_overdue_request_ends_readiness_until_one_is_in_time() {
+    async fn an_overdue_request_ends_readiness_until_a_timely_one() {
         let progress = Arc::new(Progress::default());
         assert!(!progress.is_ready(), "it is not connected");
         let (ours, _theirs) = tokio::net::UnixStream::pair().unwrap();

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_received_refusal_counts_at_any_frame_length() {
+    async fn a_refusal_of_any_frame_length_fails_the_call() {
         for length in [TTRPC_LIMIT - 1, TTRPC_LIMIT] {
             let (answered, _) = called(refusal(length)).await;
             assert!(matches!(answered, Err(Unanswered::Status(_))), "{length}");
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_frame_is_a_refusal_once_its_response_header_arrived() {
+    async fn a_cut_long_refusal_fails_its_call_once_its_header_arrived() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_saves_counts_from_its_header_on() {
+    fn an_unsaved_request_is_open_as_soon_as_its_header_arrives() {
         let (requests, long) = (OpenRequests::unsaved(), vec![7; 4 << 20]);
         let header =
             [&u32::try_from(long.len()).unwrap().to_be_bytes()[..], &[0, 0, 0, 1, REQUEST, 0]]

@@ -195,7 +195,7 @@ fn a_replaced_member_can_be_edited_a_removed_one_stays_removed() {
 }
 
 #[test]
-fn a_value_is_current_whether_its_member_is_opened_or_not() {
+fn a_value_includes_the_edits_made_so_far() {
     let result = edited(r#"{"a":{"x":1},"b":null,"c":[1],"d":{}}"#, |root| {
         root.object("a")?.set("y", &json!(2))?;
         root.array("c")?.items().clear();

@@ -97,7 +97,7 @@ async fn an_old_plugin_sees_create_and_delete_of_pod_and_container() {
 }
 
 #[tokio::test]
-async fn a_plugin_has_only_a_path_and_may_ignore_its_request() {
+async fn a_plugin_has_only_the_variable_path_and_may_ignore_its_input() {
     let (mut runtime, folder) = with(&["environment", "deaf"], LONG_MS).await.unwrap();
     let mut web = web();
     web.annotations.insert("long".to_owned(), "x".repeat(300_000));
@@ -140,7 +140,7 @@ async fn a_failed_delete_stops_no_other_plugin() {
 }
 
 #[tokio::test]
-async fn a_plugin_without_an_end_is_killed_and_reported() {
+async fn a_plugin_that_hangs_or_floods_is_killed_and_reported() {
     for (name, limit, wanted) in [
         ("hangs", SHORT_MS, "no answer within 300 ms"),
         ("silent", SHORT_MS, "no answer within 300 ms"),

@@ -106,7 +106,7 @@ async fn an_unreadable_annotation_or_configuration_is_refused() {
 }
 
 #[test]
-fn only_cgroup_v2_alone_counts() {
+fn only_cgroup_v2_mounted_with_nsdelegate_is_delegated() {
     assert!(is_delegated(DELEGATED));
     assert!(is_delegated(&format!("1 0 8:1 / / rw - ext4 /dev/a rw\n{DELEGATED}")));
     for table in [

@@ -91,7 +91,7 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));
     let rows = others.map(|path| match succeeds(path, &["nri", "daemon", "--probe-state"]) {
         Ok(()) => {
-            let detail = format!("{} is another version than this program", path.display());
+            let detail = format!("{} has a different version than this program", path.display());
             warning("program", detail, "use one version of nri-runc for all")
         }
         Err(error) => {
@@ -110,7 +110,8 @@ pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let version = &status.version;
     let program = status.program.as_ref().map(|program| program.path.to_string_lossy());
     let program = program.unwrap_or("the daemon's path".into());
-    let detail = format!("version {version} speaks protocol {theirs}, this nri-runc {own}");
+    let detail =
+        format!("version {version} speaks protocol {theirs}, but this nri-runc speaks {own}");
     let hint = match theirs < own {
         true => format!("install this version at {program}, then: nri-runc nri reexec"),
         false => "install the daemon's version wherever an engine calls nri-runc".to_owned(),

@@ -214,9 +214,9 @@ fn configuration(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
         advice.extend(config.unseen_plugins(&known));
     }
     advice.extend(inject::unfit(config));
-    let advice = advice.into_iter().map(|line| {
-        warning("configuration", line, "correct it, or leave it out if it is meant for later")
-    });
+    let advice = advice
+        .into_iter()
+        .map(|line| warning("configuration", line, "correct it, or remove it until it is needed"));
     let mut findings = errors(loaded, running);
     findings.extend(advice);
     findings

@@ -238,7 +238,8 @@ fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
 /// Reports plugins that were connected before the daemon started.
 fn absent(status: &Status) -> Vec<Finding> {
     let rows = status.absent_plugins.iter().map(|id| {
-        let detail = format!("{id} took part before the daemon started, and has not returned");
+        let detail =
+            format!("{id} was connected before the daemon started, and has not reconnected");
         warning("plugins", detail, &format!("start {id}, unless it was stopped on purpose"))
     });
     rows.collect()

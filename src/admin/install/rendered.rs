@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_without_the_addition_is_recognized() {
+    fn only_a_template_with_our_addition_yields_the_template_alone() {
         let text = format!("{BASE}\n{BEGIN}[x]\n{END}");
         assert_eq!(template_alone(&text).as_deref(), Some(BASE));
         assert_eq!(template_alone("version = 3\n[x]\n"), None);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_a_process_is_stopped_except_podman() {
+    fn no_process_means_a_stopped_engine_except_for_podman() {
         let (_temp, root, host) = place(&[]);
         for engine in [Engine::Containerd, Engine::Crio, Engine::Docker] {
             let said = query_handler(engine, WANTED, None, &root, &host);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_path_is_of_the_process_that_starts_the_shims() {
+    fn the_search_path_is_that_of_the_process_that_starts_shims() {
         let (_temp, _, host) = place(&[
             ("3", "containerd --config /var/run/docker/containerd/containerd.toml"),
             ("4", "/usr/bin/containerd"),

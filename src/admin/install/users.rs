@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn other_runtimes_and_missing_storage_count_no_containers() {
+    fn other_runtimes_and_missing_storage_yield_no_containers() {
         assert_eq!(named("other", "/x", "", "var/lib/containers/storage/libpod/bolt_state.db"), 0);
         assert_eq!(named("nri-runc", "/x", "", "srv/bolt_state.db"), 0);
         assert_eq!(named("nri-runc", "/x", "no toml", "srv/bolt_state.db"), 0);

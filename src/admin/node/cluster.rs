@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_read_line_by_line_and_its_end_begins_another_one() {
+    fn the_feed_reads_whole_lines_and_keeps_its_cursor_at_the_end() {
         let (mut daemon, stream) = UnixStream::pair().unwrap();
         let (_wake, woken) = UnixStream::pair().unwrap();
         let mut feed = DaemonFeed::new(PathBuf::from("/none"));

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_taints_stay_and_the_version_guards_them() {
+    fn a_taint_patch_keeps_foreign_taints_and_names_the_version() {
         let others =
             json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "timeAdded": "x"});
         let node = |taints: Value| json!({"metadata": {"resourceVersion": "7"}, "spec": {"taints": taints}});

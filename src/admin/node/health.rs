@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_of_a_pod_needs_no_brackets_and_always_a_port() {
+    fn a_pods_address_needs_a_port_but_no_brackets() {
         for (text, wanted) in [
             ("10.0.0.7:9748", "10.0.0.7:9748"),
             ("[fd00::7]:9748", "[fd00::7]:9748"),

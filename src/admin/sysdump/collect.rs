@@ -64,12 +64,15 @@ impl Parts {
             let left = rows.len() - kept;
             rows.truncate(kept);
             if left > 0 {
-                self.miss(name, &format!("the last {left} rows are left out, as it is too long"));
+                self.miss(
+                    name,
+                    &format!("the last {left} rows are left out, as the file would be too long"),
+                );
             }
         }
         let mut text = format!("{document:#}\n");
         if text.len() > 2 * limits::SYSDUMP_PART {
-            self.miss(name, "it is left out, as it is too long");
+            self.miss(name, "the file is left out, as it would be too long");
             text.clear();
         }
         self.add(name, text.into_bytes());

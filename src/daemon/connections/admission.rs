@@ -141,7 +141,7 @@ async fn register(daemon: Rc<Daemon>, stream: UnixStream, slot: Taken) {
 
 fn report_crowded(daemon: &Rc<Daemon>, pid: i32) {
     let line = format!(
-        "{} connections have not registered yet: closed one of process {pid}, whose user or container has the most",
+        "{} connections have not registered yet: closed one that process {pid} opened, as its user or container has the most",
         limits::REGISTERING
     );
     refusals::report(daemon, ConnectionLine::Crowded, "", (&line, &line));
@@ -226,7 +226,7 @@ pub(super) async fn admit(
         Ok(None) if !launched && !config.names_plugin(&id) && is_full(daemon) => {
             let most = limits::PLUGINS;
             let why = format!(
-                "{most} plugins already take part; stop some of them, or give this one a section [plugin.NAME]"
+                "{most} plugins are already connected; stop some of them, or give this one a section [plugin.NAME]"
             );
             Err((ConnectionLine::Full, why))
         }
@@ -417,7 +417,7 @@ pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
         if chained.plugin.is_validator() {
             list.push_str(&format!("{} validates adjustments\n", chained.id()));
         } else if chained.policy().refuses_by_declaration() {
-            list.push_str(&format!("{} declares that its silence refuses\n", chained.id()));
+            list.push_str(&format!("{} declares that a time-out refuses\n", chained.id()));
         }
     }
     let path = daemon.config().protecting_plugins();

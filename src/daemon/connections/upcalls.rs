@@ -111,7 +111,9 @@ async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPl
         let at_most = plugin.connection().timeout() / 2;
         let _in_time = tokio::time::timeout(at_most, plugin.wait_until_synchronized()).await;
         if plugin.is_synchronizing() {
-            return Err(format!("{id} has not caught up yet: the earlier process has its place"));
+            return Err(format!(
+                "{id} is not synchronized yet: the earlier process is still registered"
+            ));
         }
     }
     Ok(plugin)

@@ -76,7 +76,7 @@ fn lift(
         return Ok(());
     }
     let least = if least == RLIM_INFINITY { "none".to_owned() } else { format!("{least} or more") };
-    Err(Error::new(format!("{name} is {hard}, the daemon needs {least}"))
+    Err(Error::new(format!("{name} is {hard}, but the daemon needs {least}"))
         .hint("the process that starts it lacks CAP_SYS_RESOURCE to raise it; see docs/install.md"))
 }
 
@@ -216,7 +216,11 @@ mod tests {
     #[test]
     fn a_too_low_limit_is_reported_with_the_required_one() {
         let why = |least| lift("RLIMIT_X", (5, 5), 5, least, |_| false).unwrap_err().to_string();
-        assert!(why(10).starts_with("RLIMIT_X is 5, the daemon needs 10 or more"), "{}", why(10));
+        assert!(
+            why(10).starts_with("RLIMIT_X is 5, but the daemon needs 10 or more"),
+            "{}",
+            why(10)
+        );
         assert!(why(RLIM_INFINITY).contains("needs none"));
     }
 }

@@ -67,15 +67,15 @@ pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
 
 fn document(bytes: &[u8]) -> std::result::Result<Vec<u8>, String> {
     let rest = bytes.strip_prefix(MAGIC).ok_or("it is not the state of a daemon")?;
-    let (version, rest) = rest.split_first_chunk::<4>().ok_or("it is cut short")?;
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or("it is cut short")?;
-    let (hash, document) = rest.split_first_chunk::<16>().ok_or("it is cut short")?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or("it is truncated")?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or("it is truncated")?;
+    let (hash, document) = rest.split_first_chunk::<16>().ok_or("it is truncated")?;
     let version = u32::from_le_bytes(*version);
     if !STATE_VERSIONS.contains(&version) {
-        return Err(format!("it has the form {version}, which this program does not know"));
+        return Err(format!("its format version is {version}, which this program does not know"));
     }
     if u64::try_from(document.len()).ok() != Some(u64::from_le_bytes(*length)) {
-        return Err("it is cut short".to_owned());
+        return Err("it is truncated".to_owned());
     }
     if fnv128(document) != u128::from_le_bytes(*hash) {
         return Err("it is damaged".to_owned());

@@ -187,7 +187,7 @@ fn folder(daemon: &Daemon) -> PathBuf {
 fn watch_notes(daemon: &Daemon, folder: &Path) -> Result<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let watched = daemon.watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
-    watched.ok_or_else(|| Error::new("it was removed at once"))
+    watched.ok_or_else(|| Error::new("it was removed as soon as it was created"))
 }
 
 fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
@@ -382,7 +382,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
         return;
     }
     let reason = match apply::reapply(daemon, key).await {
-        Ok(()) => "values that plugins own were written again after that update".to_owned(),
+        Ok(()) => "plugin-owned values were written again after that update".to_owned(),
         Err(update_error) => {
             let why = format!("plugin-owned values could not be restored: {update_error}");
             daemon.report.note_failure(&format!("update {}: {why}", key.id), "");

@@ -211,7 +211,7 @@ impl Reexec<'_> {
         let late = connected.iter().find(|one| one.is_launched() && one.is_synchronizing());
         late.map_or(Ok(()), |late| {
             let error = Error::new(format!("{} is still being synchronized", late.id()));
-            Err(error.hint("again, once nri-runc nri plugins shows it as synchronized"))
+            Err(error.hint("try again once nri-runc nri plugins shows it as synchronized"))
         })
     }
 

@@ -57,7 +57,10 @@ impl Program {
         let path = self.path.display();
         let answer = tokio::time::timeout(PROBE_WAIT, self.ask()).await;
         let answer = answer.map_err(|_late| {
-            Error::new(format!("{path} did not report its abilities in {} s", PROBE_WAIT.as_secs()))
+            Error::new(format!(
+                "{path} did not report its features within {} s",
+                PROBE_WAIT.as_secs()
+            ))
         })??;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         let Some(states) = answer["states"].as_array() else {

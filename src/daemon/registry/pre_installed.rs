@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_required_name_means_only_files_of_that_name() {
+    fn a_required_name_that_files_have_is_met_only_by_those_files() {
         let (_temp, known) = known(&["10-policy", "20-policy"]);
         assert!(known.owns("10-policy") && !known.owns("11-policy") && !known.owns("10-other"));
         for (name, id, is_meant) in [

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_takeovers_in_a_minute_make_a_place_contested() {
+    fn three_takeovers_in_a_minute_make_an_identity_contested() {
         let (takeovers, begun) = (Takeovers::default(), Instant::now());
         let after = |seconds| begun + Duration::from_secs(seconds);
         for seconds in [0, 20, 40] {

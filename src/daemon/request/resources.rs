@@ -70,7 +70,10 @@ pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     file.take(limits::RESOURCES + 1).read_to_end(&mut bytes)?;
     // A truncated request would not parse, so the runtime would get it without plugins being asked.
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > limits::RESOURCES {
-        return Err(Error::new(format!("they have more than {} bytes", limits::RESOURCES)));
+        return Err(Error::new(format!(
+            "the resources have more than {} bytes",
+            limits::RESOURCES
+        )));
     }
     Ok(bytes)
 }

@@ -321,7 +321,7 @@ impl Comparison {
             let Some(owner) = owned::owner(member, &self.overlay, &self.owners) else { continue };
             let compared = match cgroups {
                 Some(cgroups) => self.compare_member(member, owner, cgroups, found),
-                None => Err("it has no cgroups that are known and its own".to_owned()),
+                None => Err("its cgroups are unknown, or other containers share them".to_owned()),
             };
             match compared {
                 Ok(()) => found.compared += 1,

@@ -71,7 +71,9 @@ async fn read_request(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     // response that names this version.
     if question.protocol <= PROTOCOL && question.descriptors.len() != fds.len() {
         let (announced, received) = (question.descriptors.len(), fds.len());
-        return Err(Error::new(format!("{announced} descriptors announced, {received} received")));
+        return Err(Error::new(format!(
+            "the request announced {announced} descriptors, but {received} arrived"
+        )));
     }
     let descriptors = question.descriptors.iter().copied().zip(fds).collect();
     Ok(ReceivedQuestion::new(question, descriptors))
@@ -82,7 +84,9 @@ fn length_of(bytes: &[u8]) -> Result<usize> {
     length.copy_from_slice(&bytes[..4]);
     match u32::from_le_bytes(length) {
         length @ 1..=FRAME => Ok(usize::try_from(length).unwrap_or(0)),
-        length => Err(Error::new(format!("a frame of {length} bytes"))),
+        length => {
+            Err(Error::new(format!("a frame has {length} bytes, but must have 1 to {FRAME}")))
+        }
     }
 }
 
@@ -168,8 +172,9 @@ async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
 /// Waits for the notice after a verdict; the end of the connection is an error.
 pub(crate) async fn notice(stream: &mut UnixStream) -> Result<Notice> {
     let length = stream.read_u32_le().await?;
-    if length == 0 || length > 64 << 10 {
-        return Err(Error::new(format!("a notice of {length} bytes")));
+    let most = 64 << 10;
+    if length == 0 || length > most {
+        return Err(Error::new(format!("a notice has {length} bytes, but must have 1 to {most}")));
     }
     let mut frame = vec![0_u8; usize::try_from(length).unwrap_or(0)];
     stream.read_exact(&mut frame).await?;

@@ -45,7 +45,7 @@ async fn dispatch(
     let peer = stream.peer_cred()?;
     if peer.uid() != nix::unistd::geteuid().as_raw() {
         warn!("user {} may not use this daemon", peer.uid());
-        return Err(Error::new("the peer is another user"));
+        return Err(Error::new("the peer belongs to another user"));
     }
     let Some(asked) = read(stream).await? else { return Ok(()) };
     let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -54,7 +54,7 @@ async fn dispatch(
         let theirs = asked.question.protocol;
         daemon.report.note_failure(
             &format!(
-                "a wrapper (version {}) speaks protocol {theirs}, this is {protocol}",
+                "a wrapper (version {}) speaks protocol {theirs}, but this daemon speaks {protocol}",
                 asked.question.version
             ),
             "",

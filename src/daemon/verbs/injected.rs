@@ -66,7 +66,7 @@ impl Admitted {
         if injection.section.refuses() {
             daemon.report.metrics.plugins().count_injection(&injection.section.name, "refused");
             let hint = format!("the bundle is unchanged; see: nri-runc nri explain {}", key.id);
-            let error = Error::new(format!("{id} cannot be done: {why}")).by(id.clone());
+            let error = Error::new(format!("{id} cannot be injected: {why}")).by(id.clone());
             return Err(error.hint(hint));
         }
         daemon.report.metrics.plugins().count_injection(&injection.section.name, "skipped");

@@ -185,7 +185,7 @@ fn removals_and_basic_fields_need_no_features_query() {
 }
 
 #[test]
-fn a_bind_mount_has_no_data_that_a_runtime_could_apply() {
+fn a_bind_mount_with_an_unknown_option_is_refused() {
     let runc = Features::from_answers("runc version 1.1.5", r#"{"mountOptions": ["ro", "new"]}"#);
     let crun = Features::from_answers("crun version 1.8.1", "unknown command");
     let checked = |kind: &str, option: &str, runtime: &Features| {

@@ -186,7 +186,9 @@ impl<'t> Nodes<'t> {
         if self.rules.is_none() {
             self.rules = Some(Rules::read(rules_of(root)?)?);
         }
-        self.rules.as_mut().ok_or_else(|| PatchError::invalid("Devices", "its rules are not read"))
+        self.rules.as_mut().ok_or_else(|| {
+            PatchError::invalid("Devices", "the device rules of config.json were not read")
+        })
     }
 }
 

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_is_absent_or_the_engines_becomes_the_plugins() {
+    fn a_plugins_variable_replaces_an_absent_or_engine_value() {
         let values = [
             value("process.env[NEW]", Value::Null, json!("n")),
             value("process.env[A]", json!("1"), json!("a=b")),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_becomes_the_plugins_unless_the_caller_has_another() {
+    fn a_plugins_limit_applies_unless_the_caller_set_another() {
         let limit = |hard: u64, soft: u64| json!({"type":"RLIMIT_NOFILE","hard":hard,"soft":soft});
         let set = [value("process.rlimits[RLIMIT_NOFILE]", Value::Null, limit(9, 8))];
         let changed = [value("process.rlimits[RLIMIT_NOFILE]", limit(4, 3), limit(u64::MAX, 8))];

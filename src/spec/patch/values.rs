@@ -41,7 +41,7 @@ pub(super) fn check_path(path: &str) -> Result<(), &'static str> {
 /// Checks a path at which the runtime creates a file: it must not lead out of the root file system.
 pub(super) fn check_place(path: &str) -> Result<(), &'static str> {
     check_path(path)?;
-    if climbs(path) { Err("its path leads above its root") } else { Ok(()) }
+    if climbs(path) { Err("its path leads above the container's root") } else { Ok(()) }
 }
 
 /// Checks the numbers of a device. A negative number would be a wildcard in the device's rule, and

@@ -53,7 +53,7 @@ fn a_refused_restore_leaves_nothing() {
 }
 
 #[test]
-fn a_restore_without_a_daemon_follows_its_configuration() {
+fn a_restore_without_a_daemon_follows_on_daemon_failure() {
     let host = TestHost::new("autostart = false");
     succeeds(&restore(&host, &["--detach"]));
     let host = TestHost::new("autostart = false\non_daemon_failure = \"fail\"");

@@ -264,7 +264,7 @@ fn a_create_by_an_unknown_runtime_is_confirmed_by_its_state() {
 }
 
 #[test]
-fn a_run_that_stops_before_the_start_leaves_it_created() {
+fn a_run_that_stops_before_start_leaves_a_created_container() {
     let (host, received) = of_unknown_runtime();
     host.write("fake/stops", "");
     let bundle = host.path("bundle").display().to_string();

@@ -121,7 +121,7 @@ fn a_start_without_the_daemon_is_noticed_on_a_known_container() {
 }
 
 #[test]
-fn a_create_without_its_daemon_is_taken_over_unadjusted() {
+fn a_create_whose_daemon_was_killed_is_taken_over_unadjusted() {
     let fault = "autostart = false\n[debug]\nfault = \"daemon.verdict:kill\"\n";
     let mut host = TestHost::new(fault);
     host.start_daemon();

@@ -57,12 +57,12 @@ fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
 #[test]
 fn inherited_hard_limits_are_raised_or_refuse_the_daemon() {
     for (flag, name) in [
-        ("--nofile=40:40", "RLIMIT_NOFILE is 40, the daemon needs 1024 or more"),
+        ("--nofile=40:40", "RLIMIT_NOFILE is 40, but the daemon needs 1024 or more"),
         ("--as=600000000:600000000", "RLIMIT_AS is 600000000"),
         ("--data=200000000:200000000", "RLIMIT_DATA is 200000000"),
         ("--nproc=200:200", "RLIMIT_NPROC is 200"),
         ("--fsize=1000000:1000000", "RLIMIT_FSIZE is 1000000"),
-        ("--cpu=60:60", "RLIMIT_CPU is 60, the daemon needs none"),
+        ("--cpu=60:60", "RLIMIT_CPU is 60, but the daemon needs none"),
     ] {
         let host = TestHost::new("on_daemon_failure = \"fail\"");
         // Always without the capability, and with it if this machine grants it.

@@ -172,7 +172,7 @@ fn without_a_daemon_an_odd_document_is_not_exempt() {
 }
 
 #[test]
-fn without_a_daemon_self_declared_protecting_plugins_are_known() {
+fn plugins_that_declared_protection_protect_without_a_daemon() {
     for (responder, why) in [
         (
             RespondingPlugin::always(Response::Answer).validates(),
@@ -180,7 +180,7 @@ fn without_a_daemon_self_declared_protecting_plugins_are_known() {
         ),
         (
             RespondingPlugin::always(Response::Answer).declares(true, true),
-            "plugin 10-judge declares that its silence refuses",
+            "plugin 10-judge declares that a time-out refuses",
         ),
     ] {
         let mut host = TestHost::new("autostart = false");

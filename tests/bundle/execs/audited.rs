@@ -72,7 +72,7 @@ fn a_detached_process_that_did_not_start_is_a_failed_line() {
 }
 
 #[test]
-fn exec_lines_have_all_arguments_without_values_or_none() {
+fn exec_args_all_hides_values_and_none_omits_arguments() {
     let host = host("exec = true\nexec_args = \"all\"\n", "");
     succeeds(&host.create("c1"));
     let args = json!(["env", "TOKEN=s3cret", "--password=s3cret", "sh"]);
@@ -174,7 +174,7 @@ fn looked_for(host: &TestHost, words: &[&str]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn an_exec_without_interest_reads_one_file_and_contacts_nothing() {
+fn an_unobserved_exec_looks_for_two_files_at_most() {
     let host = host("", "");
     let _plugin = host.plugin("10", "a", Script::default());
     succeeds(&host.create("c1"));

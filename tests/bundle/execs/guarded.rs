@@ -175,7 +175,7 @@ fn the_log_line_of_a_changed_exec_has_no_arguments() {
 }
 
 #[test]
-fn the_answer_to_an_engines_update_has_its_result() {
+fn a_plugin_receives_the_result_of_its_answer_to_an_update() {
     let mut plugin = ExecPlugin::subscribed(&[ExtensionEvent::UPDATE_RESULTS]);
     plugin.shares = Some(77);
     let host = with(&plugin);

@@ -224,7 +224,7 @@ fn denied_fields_apply_to_execs_as_to_creations() {
 }
 
 #[test]
-fn a_hidden_pods_execs_reach_no_hidden_plugin() {
+fn execs_of_a_pod_reach_no_plugin_from_which_it_is_hidden() {
     let plugin = ExecPlugin::answering(ExecAnswer::Refuse("no"));
     let host = started(
         "[[rule]]\nname = \"hidden\"\nengines = [\"plain\"]\nplugins = [\"a\"]\nhide = true\n",

@@ -67,7 +67,7 @@ fn a_terminal_is_refused_in_both_forms_with_exit_code_255() {
 }
 
 #[test]
-fn users_commands_and_an_exception_before_the_rule_decide() {
+fn exec_rules_match_users_and_commands_after_an_exception() {
     let host = ruled(ONLY_HEALTH);
     for program in ["/bin/health", "/bin//health", "/bin/./health"] {
         succeeds(&exec(&host, &json!({"args": [program, "-x"]})));
@@ -254,7 +254,7 @@ fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
 }
 
 #[test]
-fn a_mistyped_exec_rule_refuses_unless_a_valid_one_is_in_force() {
+fn a_misspelt_exec_rule_section_refuses_execs() {
     let mut host = started("");
     succeeds(&host.create("c1"));
     host.kill_daemon();

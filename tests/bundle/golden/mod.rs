@@ -79,9 +79,9 @@ fn each_bundle_matches_its_expected_folder() {
     assert!(wrong.is_empty(), "{} cases differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// About half of all cases must fail or be unusual.
+/// At least a third of all cases must end in a failure.
 #[test]
-fn failures_are_as_well_covered_as_successes() {
+fn at_least_a_third_of_the_golden_cases_are_failures() {
     let names = case::names(&root());
     let fails = |name: &&String| root().join(name).join("expected/stderr").exists();
     let failing = names.iter().filter(fails).count();
@@ -120,7 +120,7 @@ fn a_folder_with_a_missing_or_unknown_file_is_an_error() {
 }
 
 #[test]
-fn a_plugin_that_is_misspelt_is_an_error() {
+fn a_misspelt_member_of_a_plugin_file_is_an_error() {
     for part in [
         "{\"adjsut\": {}}",
         "{\"adjust\": {\"environment\": []}}",

@@ -23,7 +23,7 @@ fn injections_apply_where_another_process_serves_plugins() {
 }
 
 #[test]
-fn the_example_of_the_page_works_as_described() {
+fn the_example_of_injections_md_works_as_described() {
     let page = test_support::program::project().join("docs/injections.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
@@ -49,7 +49,7 @@ fn an_unproven_namespace_neither_gets_nor_avoids_an_injection() {
     let refuse = skip.replace("[\"prod\"]", "[\"*\", \"!dev\"]") + "on_failure = \"refuse\"\n";
     let refusing = started(&refuse);
     let forged = lay_down(&refusing, "dev", "c1", "forged");
-    fails(&refusing.create_from(&forged, "c1"), &["inject:i cannot be done", "not proven"]);
+    fails(&refusing.create_from(&forged, "c1"), &["inject:i cannot be injected", "not proven"]);
     let proven = pod_container(&refusing, "dev", "c2");
     succeeds(&refusing.create_from(&proven, "c2"));
     assert_eq!(env(&refusing), json!(["PATH=/bin", "A=1"]));
@@ -110,7 +110,7 @@ fn a_profile_that_cannot_be_read_skips_or_refuses() {
             host.start_daemon();
             let created = host.create("c1");
             if refuses {
-                fails(&created, &["inject:p cannot be done", reason]);
+                fails(&created, &["inject:p cannot be injected", reason]);
                 continue;
             }
             succeeds(&created);

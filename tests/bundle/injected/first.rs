@@ -90,7 +90,7 @@ fn an_impossible_injection_is_skipped_or_refuses() {
     assert!(skipped.contains("inject:gpu") && skipped.contains("acme.com/gpu=7"), "{skipped}");
 
     let refusing = started(&section("on_failure = \"refuse\"\n"));
-    fails(&refusing.create("c1"), &["inject:gpu cannot be done", "acme.com/gpu=7"]);
+    fails(&refusing.create("c1"), &["inject:gpu cannot be injected", "acme.com/gpu=7"]);
     assert_eq!(refusing.read("bundle/config.json"), BUNDLE);
 }
 

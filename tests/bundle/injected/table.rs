@@ -342,7 +342,7 @@ impl Case<'_> {
 }
 
 #[test]
-fn each_area_in_each_state_matches_the_table() {
+fn each_injectable_value_in_each_state_matches_the_table() {
     let areas = areas();
     let mut cases = Vec::new();
     for area in &areas {

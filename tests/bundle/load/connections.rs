@@ -152,7 +152,7 @@ fn after_128_plugins_only_a_configured_one_is_accepted() {
         let refused = host.admin(&["status"])["refused_connections"].to_string();
         refused.contains("\"full\"") && refused.contains("[plugin.NAME]")
     });
-    host.logs(&["10-late was refused: 128 plugins already take part"], 1);
+    host.logs(&["10-late was refused: 128 plugins are already connected"], 1);
     assert!(!is_synchronized(&host.admin(&["plugins"]), "10-late"));
     let _plugin = host.plugin("10", "named", Script::default());
     assert_eq!(taking_part(), MOST + 1);

@@ -16,7 +16,7 @@ use test_support::{
 use crate::{refused, succeeds};
 
 #[test]
-fn a_refusal_counts_at_any_length() {
+fn a_refusal_of_any_length_refuses_the_create() {
     for length in [400 << 10, 3 << 20] {
         let host = started(BUSY);
         let phrase = "is a directory ";
@@ -35,7 +35,7 @@ fn a_refusal_counts_at_any_length() {
 }
 
 #[test]
-fn a_validators_rejection_counts_at_any_length() {
+fn a_validators_rejection_of_any_length_refuses_the_create() {
     let host = started(BUSY);
     let rejects = Some("no such process ".repeat(200_000));
     let events = Some(Event::ValidateContainerAdjustment.bit());

@@ -197,7 +197,7 @@ fn names_from_nri_runc_keys_are_bounded() {
 }
 
 #[test]
-fn an_own_namespace_key_exempts_only_if_configured() {
+fn an_nri_runc_namespace_key_exempts_only_if_configured() {
     let ours = json!({"nri-runc.dev/pod-namespace": "kube-system"});
     for (more, passes) in [("", false), ("exempt_by_annotation = true\n", true)] {
         for has_daemon in [true, false] {

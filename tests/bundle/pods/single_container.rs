@@ -33,7 +33,7 @@ fn a_pod_has_the_configured_namespace_or_the_engines_name() {
 }
 
 #[test]
-fn an_own_key_names_another_namespace_but_none_that_is_exempt() {
+fn an_nri_runc_key_names_a_namespace_but_no_exempt_one() {
     let host = started("");
     for (asked, wanted) in [("shop", "shop"), ("kube-system", "plain")] {
         let annotated = BUNDLE.replacen(
@@ -204,7 +204,7 @@ fn a_pod_of_an_unknown_cri_engine_has_addresses() {
 const FOUND: usize = 200;
 
 #[test]
-fn the_address_of_each_found_container_is_there_at_synchronize() {
+fn synchronize_has_the_addresses_of_all_found_containers() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(mut place) = place() else { return };
     let (script, received) = listening(Adjustment::new().hooks(hooks));

@@ -69,7 +69,7 @@ fn looking(host: &TestHost) -> (Script, Arc<Mutex<Vec<bool>>>) {
 }
 
 #[test]
-fn a_signal_that_ends_a_pod_follows_its_stop_in_every_spelling() {
+fn a_kill_in_every_spelling_follows_the_stop_of_its_pod() {
     for words in [
         &["kill", "pause", "9"][..],
         &["kill", "pause", "KILL"],

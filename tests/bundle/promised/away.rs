@@ -83,7 +83,7 @@ fn a_promise_survives_the_daemon_and_the_plugin() {
 }
 
 #[test]
-fn where_another_process_serves_plugins_a_promise_refuses() {
+fn a_promise_refuses_where_another_process_serves_plugins() {
     let mut host = TestHost::new(&promise("devices = [\"/dev/nvidia*\"]"));
     let engine = UnixListener::bind(host.path("nri.sock")).unwrap();
     host.start_daemon();

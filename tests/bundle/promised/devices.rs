@@ -233,7 +233,7 @@ fn fails_with(output: &std::process::Output, words: &str) {
 }
 
 #[test]
-fn the_example_of_the_page_works_as_described() {
+fn the_example_of_promises_md_works_as_described() {
     let page = test_support::program::project().join("docs/promises.md");
     let page = std::fs::read_to_string(page).unwrap();
     let example = page.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();

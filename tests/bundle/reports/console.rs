@@ -120,7 +120,7 @@ fn a_terminal_shows_a_waiting_line_and_clears_it() {
 }
 
 #[test]
-fn no_waiting_line_for_a_file_or_a_quick_command() {
+fn a_file_or_a_quick_command_gets_no_waiting_line() {
     let host = started("");
     let mut terminal = Terminal::new(60, 30);
     let (code, page) = terminal.page(&host, &["status"], &[]);

@@ -437,7 +437,7 @@ fn every_row_of_the_table_of_exit_codes_is_true() {
 }
 
 #[test]
-fn explain_shows_each_plugins_time_since_the_last_creation() {
+fn explain_lists_plugin_times_of_calls_since_the_last_creation() {
     let host = started("");
     let _first = host.plugin("10", "first", sets("A", "1"));
     let _second = host.plugin("20", "second", sets("B", "1"));

@@ -206,7 +206,7 @@ fn each_output_fits_its_schema_and_no_wrong_form_of_it_does() {
 }
 
 #[test]
-fn each_schema_has_an_output_here() {
+fn each_schema_is_checked_with_an_output() {
     let folder = std::fs::read_dir(test_support::program::project().join("docs/schema")).unwrap();
     let files = folder.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> = files.collect();

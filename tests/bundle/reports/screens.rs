@@ -248,7 +248,7 @@ fn an_ambiguous_name_lists_the_containers_newest_first() {
 }
 
 #[test]
-fn an_ambiguous_name_is_in_json_a_list_of_matches() {
+fn json_lists_the_matches_of_an_ambiguous_name() {
     let host = with_two_apps();
     let document = host.admin(&["explain", "app"]);
     assert_eq!(document["matches"][0]["id"], "c2", "{document}");

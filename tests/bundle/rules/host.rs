@@ -244,7 +244,7 @@ fn annotates(key: &str) -> Adjustment {
 }
 
 #[test]
-fn a_plugin_sets_the_annotations_of_runtimes_that_it_may_set() {
+fn a_plugin_sets_only_the_runtime_annotations_it_may_set() {
     let may = "[plugin.allowed]\nruntime_annotations = [\"run.oci.*\"]\n";
     let host = started(may);
     let _plugin = host.plugin("20", "allowed", annotates("run.oci.handler"));

@@ -147,7 +147,10 @@ fn resources_in_a_file_are_bounded() {
     };
     let refused = from_file((16 << 20) + 1);
     let line = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(line.contains("reading the requested resources: they have more than"), "{line}");
+    assert!(
+        line.contains("reading the requested resources: the resources have more than"),
+        "{line}"
+    );
     assert!(!host.path("fake/update.json").exists(), "the runtime was not called");
     succeeds(&from_file(16 << 20));
     assert_eq!(

@@ -87,7 +87,7 @@ async fn the_quick_start_works_from_registration_to_removal() {
 }
 
 #[tokio::test]
-async fn beside_crios_own_nri_each_has_its_plugins() {
+async fn nri_runc_beside_crios_own_nri_has_its_own_plugins() {
     let Some(mut host) = CrioHost::new() else { return };
     host.configure_runtime();
     host.start().await;

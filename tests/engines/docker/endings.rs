@@ -127,7 +127,7 @@ fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
 }
 
 #[test]
-fn a_missing_program_is_undone_and_reported_by_docker() {
+fn a_create_of_a_missing_program_is_undone_and_reported() {
     let Some(docker) = Docker::new() else { return };
     let seen = docker.host.plugin("10", "witness", Script::default());
     let run = ["run", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/no-such"];

@@ -16,7 +16,7 @@ fn changing() -> Adjustment {
 }
 
 #[test]
-fn docker_exec_has_the_plugins_values_but_its_own_win() {
+fn docker_exec_has_the_plugins_values_unless_it_sets_its_own() {
     let Some(docker) = Docker::new() else { return };
     let _plugin = docker.host.plugin("10", "later", changing());
     let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", "--env=OWN=kept"];

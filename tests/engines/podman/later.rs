@@ -15,7 +15,7 @@ fn changing() -> Adjustment {
 }
 
 #[test]
-fn podman_exec_has_the_plugins_values_but_its_own_win() {
+fn podman_exec_has_the_plugins_values_unless_it_sets_its_own() {
     let Some(host) = installed("") else { return };
     let received = host.plugin("10", "later", changing());
     run(&host, "web", &["--env", "OWN=kept"], &[]);

@@ -37,7 +37,7 @@ fn installed(more: &str) -> Option<PodmanHost> {
 }
 
 #[test]
-fn a_file_beside_the_executable_reaches_it_through_conmon() {
+fn a_configuration_beside_the_executable_is_used_under_conmon() {
     let Some(mut host) = PodmanHost::new("") else { return };
     assert!(host.nri(&["install", "podman"]).status.success());
     // conmon passes on no variable that could name it.

@@ -433,7 +433,7 @@ fn chosen(mut cases: Vec<Case>) -> Vec<Case> {
 }
 
 #[test]
-fn a_failing_call_gives_the_runtimes_own_message() {
+fn after_a_failed_system_call_the_state_and_events_are_right() {
     let Some(strace) = tracer::find() else { return };
     let Some(mut first) = Place::new(strace.clone()) else { return };
     let all = cases(&mut first);

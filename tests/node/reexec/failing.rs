@@ -45,7 +45,7 @@ fn a_program_that_cannot_start_leaves_the_daemon_running() {
             "echo '{\"version\":\"0.0\",\"states\":[]}'",
             "0.0) cannot continue from this daemon's state",
         ),
-        ("sleep 60", "did not report its abilities in 5 s"),
+        ("sleep 60", "did not report its features within 5 s"),
         ("kill -9 $$", "it failed"),
     ]
     .into_iter()

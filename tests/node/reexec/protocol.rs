@@ -64,7 +64,7 @@ fn a_wrapper_of_an_unsupported_version_follows_the_policy() {
     let installed = speaks(5);
     let host = &installed.host;
     speak(host, 2, "on_daemon_failure = \"fail\"\n");
-    fails(&host.create("c1"), &["speaks protocol 5, this nri-runc 2"]);
+    fails(&host.create("c1"), &["speaks protocol 5, but this nri-runc speaks 2"]);
     assert_eq!(reexecs(host), "0");
     speak(host, 2, "");
     succeeds(&host.create("c1"));

@@ -31,7 +31,7 @@ fn answers_to_every_event_reach_the_other_container() {
 }
 
 #[test]
-fn each_container_fails_alone_and_only_required_ones_report() {
+fn updates_fail_separately_and_ignored_failures_are_omitted() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));
     place.run("dead", &json!({}));

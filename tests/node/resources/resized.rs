@@ -238,7 +238,7 @@ fn each_of_several_resizes_is_sent_with_its_own_values() {
 /// An agent like Koordinator writes the pod's quota repeatedly, while kubelet writes the other
 /// limits.
 #[test]
-fn an_agents_quota_never_becomes_the_pods_own() {
+fn a_resize_omits_the_quota_that_an_agent_wrote() {
     let Some(pod) = ResizedPod::new() else { return };
     let requests = pod.plugin("a");
     pod.run();

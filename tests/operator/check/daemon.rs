@@ -101,7 +101,7 @@ const START: &[Fault] = &[
         runs: true,
         seed: |world| world.configure("[debug]\nprotocol = 99"),
         row: "daemon",
-        says: "this nri-runc 99",
+        says: "this nri-runc speaks 99",
         next: "install this version at ",
         mend: Fix::By(|world| world.configure("")),
         ..FAULT

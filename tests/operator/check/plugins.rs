@@ -440,7 +440,7 @@ const CONNECTED: &[Fault] = &[
         config: "[nri]\nwait_for = [\"slow\"]\nplugin_registration_timeout = \"300ms\"",
         runs: true,
         row: "plugins",
-        says: "slow took part before the daemon started, and has not returned",
+        says: "slow was connected before the daemon started, and has not reconnected",
         next: "start slow",
         mend: Fix::By(|world| connect(world, Script::default())),
         ..FAULT

@@ -64,7 +64,7 @@ fn creates_wait_for_plugins_lost_while_the_socket_was_closed() {
 }
 
 #[test]
-fn creates_do_not_wait_for_values_unchanged_by_a_reload() {
+fn creates_do_not_wait_after_a_reload_for_a_connected_plugin() {
     let host = started(PATIENT);
     let _plugin = host.plugin("10", "a", sets("HELLO", "a"));
     reload(&host, &format!("{PATIENT}wait_for = [\"10-a\"]\n[log]\nlevel = \"debug\"\n"));

@@ -98,7 +98,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn a_mount_over_the_run_directory_is_survived_by_the_daemon() {
+fn the_daemon_survives_a_mount_over_its_run_directory() {
     if let Err(errno) = unshare(CloneFlags::CLONE_NEWNS) {
         return skip::setup_lacks(&format!("a mount namespace is refused: {errno}"));
     }

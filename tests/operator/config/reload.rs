@@ -53,7 +53,7 @@ fn with_env() -> Script {
 }
 
 #[test]
-fn a_hangup_reloads_and_logs_it() {
+fn sighup_reloads_the_configuration_and_is_logged() {
     let host = started("[log]\nlevel = \"info\"\n");
     let before = pid(&host);
     hang_up(&host);
@@ -340,7 +340,7 @@ fn pre_installed_plugins_follow_another_folder() {
 }
 
 #[test]
-fn creates_that_run_meanwhile_neither_fail_nor_wait() {
+fn creates_during_reloads_neither_fail_nor_wait() {
     let host = started("");
     let _plugin = host.plugin("10", "env", with_env());
     let text = |strikes: usize| format!("[plugin.env]\nstrikes = {strikes}\n");

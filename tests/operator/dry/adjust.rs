@@ -176,7 +176,7 @@ fn without_changes_the_diff_is_empty_and_bytes_stay() {
 }
 
 #[test]
-fn both_spellings_and_removals_are_understood() {
+fn snake_case_and_removals_are_understood() {
     let stand = Stand::new("");
     let documents = [json!({"env": [{"key": "-A"}], "linux": {"oom_score_adj": {"value": -5}},
         "mounts": [{"destination": "-/proc"}]})];
@@ -268,7 +268,7 @@ fn an_invalid_bundle_is_refused() {
 }
 
 #[test]
-fn a_pods_infrastructure_container_is_not_for_plugins() {
+fn plugins_cannot_adjust_a_pods_infrastructure_container() {
     let stand = Stand::new("");
     let bundle = "io.containerd.runtime.v2.task/k8s.io/web";
     std::fs::create_dir_all(stand.path(bundle)).unwrap();

@@ -359,7 +359,7 @@ fn each_field_of_a_registration_costs_linear_time() {
 
 /// Recordings have every message as JSON.
 #[test]
-fn each_message_is_read_and_shown_at_the_cost_of_its_length() {
+fn each_message_is_read_and_shown_in_linear_time() {
     let (mut findings, sample) = (Findings::default(), Sample::of_today());
     let file = api::Container::descriptor().file_descriptor().clone();
     for message in file.messages() {

@@ -238,7 +238,7 @@ fn each_configuration_of_the_documentation_is_valid() {
 }
 
 #[test]
-fn each_configuration_file_of_the_repository_is_valid_toml() {
+fn each_packaged_or_fixture_configuration_is_valid_toml() {
     let mut files = vec![root().join("contrib/package/config.toml")];
     let folders = std::fs::read_dir(root().join("fixtures/bundles")).unwrap();
     files.extend(folders.map(|folder| folder.unwrap().path().join("nri-runc.toml")));

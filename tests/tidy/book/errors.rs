@@ -78,7 +78,7 @@ const NO_ERRORS: [&str; 31] = [
     "Podman's database does not show this container",
     "rules no longer hide pods from it: it is to be synchronized with them",
     "the runtime did not create it",
-    "values that plugins own were written again after that update",
+    "plugin-owned values were written again after that update",
     "values that the engine set by an update without the daemon are not known",
     "… more changes were applied and are not listed",
     "… does not take …: ……",

@@ -133,7 +133,7 @@ fn each_link_of_the_copied_book_leads_into_the_book() {
 }
 
 #[test]
-fn each_link_names_its_target() {
+fn no_link_text_is_the_name_of_a_page() {
     for page in pages() {
         let prose = page.prose();
         for (before, _) in prose.match_indices("](").map(|(at, _)| prose.split_at(at)) {

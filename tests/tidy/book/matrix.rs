@@ -85,7 +85,7 @@ fn table(csv: &str) -> String {
 }
 
 #[test]
-fn the_pages_first_table_matches_the_targets_runs() {
+fn the_table_of_compatibility_matches_matrix_csv() {
     let csv = std::fs::read_to_string(root().join("docs/matrix.csv")).unwrap();
     let path = root().join("docs/compatibility.md");
     let page = std::fs::read_to_string(&path).unwrap();

@@ -19,7 +19,7 @@ fn words(svg: &str) -> &str {
 }
 
 #[test]
-fn each_picture_is_shown_and_has_words_for_readers() {
+fn each_picture_is_shown_with_its_alternative_text() {
     let pages = pages();
     let (mut count, mut drawn) = (0, 0);
     for folder in ["docs", "docs/pictures"] {

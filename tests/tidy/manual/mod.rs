@@ -192,7 +192,7 @@ fn manual_names_every_verb_and_every_option_and_no_hidden_one() {
 }
 
 #[test]
-fn manual_has_every_key_event_and_field() {
+fn manual_has_every_key_every_event_and_every_field() {
     let [_, config, plugins] = PAGES.each_ref().map(ManPage::render);
     let table = nri_runc::testing::config::markdown();
     let keys: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("| `")).collect();

@@ -255,7 +255,7 @@ fn an_api_server_with_a_wrong_certificate_gets_no_request() {
 }
 
 #[test]
-fn missing_parts_of_a_pod_are_named() {
+fn invalid_calls_and_missing_credentials_send_no_request() {
     let server = Server::new(|_| (200, "{}".to_owned()));
     let mut outside = server.helper(&["api", "GET", NODE]);
     let line = failed(&output(outside.env_remove("KUBERNETES_SERVICE_HOST"), ""), 1);

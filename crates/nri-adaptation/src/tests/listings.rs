@@ -64,7 +64,7 @@ fn a_huge_page_limit_replaces_the_one_of_its_size() {
 }
 
 #[test]
-fn device_rules_of_all_plugins_add_up_and_are_on_record() {
+fn device_rules_of_all_plugins_are_kept_with_their_owners() {
     let rule = api::LinuxDeviceCgroup {
         allow: true,
         type_: "c".to_owned(),
@@ -86,7 +86,7 @@ fn device_rules_of_all_plugins_add_up_and_are_on_record() {
 }
 
 #[test]
-fn a_plugin_denied_devices_may_not_permit_them_either() {
+fn a_denial_of_devices_covers_device_rules_too() {
     let devices = vec![api::LinuxDeviceCgroup { allow: true, ..Default::default() }];
     let adjust = of_resources(api::LinuxResources { devices, ..Default::default() });
     let rights = Rights { deny: [NriField::Devices].into(), ..Default::default() };

@@ -237,7 +237,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
 }
 
 #[test]
-fn some_removals_let_other_plugins_set_the_value_again() {
+fn only_unowned_removals_let_others_set_the_value_again() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();

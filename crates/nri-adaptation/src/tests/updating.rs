@@ -209,7 +209,7 @@ fn a_pids_limit_in_the_request_does_not_conflict() {
 }
 
 #[test]
-fn an_update_that_may_fail_and_conflicts_leaves_no_trace() {
+fn a_conflicting_update_with_ignore_failure_leaves_no_trace() {
     let mut updates = Updates::for_stop();
     updates.answer("00-bar", &ALL, &[update("c1", quota(1))], &[]).unwrap();
     let mut both = quota(2);

@@ -167,7 +167,7 @@ fn every_plugin_that_injected_a_hook_is_named() {
 }
 
 #[test]
-fn the_containers_profile_decides_which_seccomp_flag_counts() {
+fn the_containers_seccomp_profile_selects_the_validator_flag() {
     let default = on(|v| v.reject_runtime_default_seccomp_adjustment = true);
     let custom = on(|v| v.reject_custom_seccomp_adjustment = true);
     let unconfined = on(|v| v.reject_unconfined_seccomp_adjustment = true);
@@ -298,7 +298,7 @@ fn the_containers_own_list_replaces_the_pods() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_refuses_and_is_shown() {
+fn an_unreadable_annotation_refuses_and_is_quoted() {
     let validator = on(|v| v.tolerate_missing_plugins_annotation = TOLERATE.to_owned());
     for value in ["foo", "{}", "[a", "[[a]]", "a: b", "- a\n  - b"] {
         let reason = validator.validate(&annotated(&[(REQUIRED_PLUGINS, value)])).unwrap_err();

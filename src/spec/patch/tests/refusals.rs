@@ -195,7 +195,7 @@ fn an_invalid_list_of_cpus_is_refused() {
 }
 
 #[test]
-fn a_cgroup_rule_is_owned_by_its_text() {
+fn a_device_rule_is_named_by_its_text_and_odd_ones_refused() {
     let rule = |kind: &str, major: i64, access: &str| {
         let major = json!({ "value": major });
         resources(
@@ -212,7 +212,7 @@ fn a_cgroup_rule_is_owned_by_its_text() {
 }
 
 #[test]
-fn a_mount_is_owned_by_its_normalized_destination() {
+fn a_mount_is_named_by_its_normalized_destination() {
     for destination in ["/data", "/data/", "data", "//x/../data"] {
         let (_, changes) = adjusted("{}", &mount(destination, "/src", "ro"));
         assert_eq!(changes[0].nri_field, "Mounts[/data]", "{destination}");
@@ -296,7 +296,7 @@ fn two_network_devices_cannot_have_one_name() {
 }
 
 #[test]
-fn nodes_are_fixed_or_relative_and_not_both() {
+fn memory_policy_nodes_cannot_be_both_static_and_relative() {
     let of = |flags: [&str; 2]| {
         linux(&json!({"memoryPolicy": {"mode": "MPOL_BIND", "nodes": "0", "flags": flags}}))
     };

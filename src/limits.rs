@@ -130,7 +130,7 @@ pub(crate) const NAMES: usize = 8;
 /// Connections to the plugin socket that may be registering at the same time (D11).
 pub(crate) const REGISTERING: usize = 64;
 /// Disconnected plugins that are shown, and refused connections among them: a peer that changes its
-/// name each time must not displace plugins that were connected.
+/// name each time displaces no more plugins that were connected.
 pub(crate) const DEPARTED: usize = 64;
 pub(crate) const DEPARTED_REFUSED: usize = 16;
 /// Plugin identities whose takeovers are remembered, and pods remembered for one identity.

@@ -174,21 +174,21 @@ impl Bundle {
         bytes: Option<Vec<u8>>,
     ) -> Result<(u64, String)> {
         let (dir, like) = (Arc::clone(&self.dir), Arc::clone(&self.original));
-        let is_unwanted = Arc::new(AtomicBool::new(true));
-        let is_late = Arc::clone(&is_unwanted);
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let is_still_wanted = Arc::clone(&is_wanted);
         let folder = files::path_of(&self.dir).unwrap_or_default();
         let created = daemon.in_folder(&folder, move || {
             let bytes = bytes.as_ref().unwrap_or(&like.bytes);
             files::remove_at(&dir, &name);
             let inode = files::create_at(&dir, &name, bytes, &like)?;
-            if !is_late.load(Ordering::SeqCst) {
+            if !is_still_wanted.load(Ordering::SeqCst) {
                 // The request was refused while the file was being written.
                 files::remove_at(&dir, &name);
             }
             Ok((inode, files::fingerprint(bytes)))
         });
         let created = created.await;
-        is_unwanted.store(false, Ordering::SeqCst);
+        is_wanted.store(false, Ordering::SeqCst);
         created
     }
 }

@@ -212,8 +212,7 @@ impl Metrics {
         registry.register("nri_runc_missing_plugins", help, gauge(holdings.missing_plugins));
         let help = "Launched plugins that are older than their files";
         registry.register("nri_runc_outdated_plugins", help, gauge(holdings.outdated_plugins));
-        let help =
-            "Plugins that were connected before the daemon started, and have not reconnected";
+        let help = "Plugins that were connected earlier and have not reconnected";
         registry.register("nri_runc_absent_plugins", help, gauge(holdings.absent_plugins));
         registry.register("nri_runc_pods", "Known pods", gauge(holdings.pods));
         let help = "1 while an engine's own NRI serves the plugins";
@@ -227,8 +226,7 @@ impl Metrics {
         let help = "Records that could not be read, written, or were found again";
         set_each(&self.problems, "problem", &holdings.problems);
         registry.register("nri_runc_records", help, self.problems.clone());
-        let help =
-            "Plugin-owned values that differ in the kernel, when all containers were last compared";
+        let help = "Plugin-owned values that differed at the last comparison with the node";
         set_each(&self.drifts, "place", &holdings.drifts);
         registry.register("nri_runc_drift", help, self.drifts.clone());
         for (result, count) in [("written", holdings.audit_written), ("lost", holdings.audit_lost)]

@@ -119,13 +119,14 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     let fds: Vec<RawFd> = descriptors.iter().map(|(_, fd)| fd.as_raw_fd()).collect();
     let why = match converse(config, stage, &question, &fds) {
         Ok(DaemonResponse::Proceed(_)) => return Ok(()),
-        Ok(DaemonResponse::Refuse(line)) => return Err(Error::new(line)),
+        Ok(DaemonResponse::Refuse(line)) if stage.may_refuse() => return Err(Error::new(line)),
         Ok(DaemonResponse::Incompatible { protocol, version }) => format!(
             "the daemon (version {version}) speaks protocol {protocol}, but this nri-runc speaks {}",
             question.protocol
         ),
         Ok(
             DaemonResponse::Heartbeat
+            | DaemonResponse::Refuse(_)
             | DaemonResponse::Admin(_)
             | DaemonResponse::AdminPart(_)
             | DaemonResponse::Ending

@@ -63,9 +63,17 @@ impl Root {
         self.user.as_ref().map(|(config, data)| (config.as_str(), data.as_str()))
     }
 
-    /// Returns ` --user` if the engine is the user's, for commands in messages; else nothing.
-    pub(super) fn option(&self) -> &'static str {
-        if self.user.is_some() { " --user" } else { "" }
+    /// Returns the option that selects this root, for commands in messages: ` --root DIR`, ` --user`, or
+    /// nothing for this host.
+    pub(super) fn option(&self) -> String {
+        match &self.user {
+            Some(_) => " --user".to_owned(),
+            None if self.is_confined() => {
+                let folder: PathBuf = self.host.path("/").components().collect();
+                format!(" --root {}", folder.display())
+            }
+            None => String::new(),
+        }
     }
 
     /// Returns the folder of the undo records.

@@ -220,19 +220,7 @@ pub(super) async fn admit(
         counted_connections.reserve(&id);
     }
     plugin.count_calls(daemon.report.flight.clone());
-    let begun = Takeover::begin(daemon, &plugin, launched);
-    let begun = begun.map_err(|why| (ConnectionLine::Contested, why));
-    let takeover = match begun {
-        Ok(None) if !launched && !config.names_plugin(&id) && is_full(daemon) => {
-            let most = limits::PLUGINS;
-            let why = format!(
-                "{most} plugins are already connected; stop some of them, or give this one a section [plugin.NAME]"
-            );
-            Err((ConnectionLine::Full, why))
-        }
-        begun => begun,
-    };
-    let takeover = match takeover {
+    let takeover = match begin_takeover(daemon, &plugin, launched) {
         Ok(takeover) => takeover,
         Err((kind, why)) => {
             refusals::report(daemon, kind, &id, (&format!("{id} was refused: {why}"), &why));
@@ -254,8 +242,14 @@ pub(super) async fn admit(
     let connected = daemon.registry.add(chained, peer, about);
     registration.set(&connected);
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
-    let snapshot = snapshot::encode(daemon, &pods, &containers).await;
-    let synchronized = synchronize(daemon, &connected, takeover.as_ref(), snapshot).await;
+    let synchronized = tokio::select! {
+        snapshot = snapshot::encode(daemon, &pods, &containers) => Ok(snapshot),
+        why = connected.closed() => Err(format!("it went away ({})", quoted(&why))),
+    };
+    let synchronized = match synchronized {
+        Ok(snapshot) => synchronize(daemon, &connected, takeover.as_ref(), snapshot).await,
+        Err(why) => Err(why),
+    };
     takeover.iter().for_each(|takeover| takeover.count(daemon));
     if let Err(why) = synchronized {
         report_unsynchronized(daemon, &connected, &why);
@@ -272,8 +266,24 @@ pub(super) async fn admit(
     stay(daemon, &connected).await;
 }
 
-fn is_full(daemon: &Daemon) -> bool {
-    daemon.registry.connected().len() >= limits::PLUGINS
+/// Begins to replace the connection of the same identity, if there is one; else checks that one more plugin may
+/// connect.
+fn begin_takeover(
+    daemon: &Rc<Daemon>,
+    plugin: &Plugin,
+    launched: bool,
+) -> Result<Option<Takeover>, (ConnectionLine, String)> {
+    let begun = Takeover::begin(daemon, plugin, launched);
+    let takeover = begun.map_err(|why| (ConnectionLine::Contested, why))?;
+    let is_expected = launched || daemon.config().names_plugin(plugin.id());
+    let most = limits::PLUGINS;
+    if takeover.is_none() && !is_expected && daemon.registry.connected().len() >= most {
+        let why = format!(
+            "{most} plugins are already connected; stop some of them, or give this one a section [plugin.NAME]"
+        );
+        return Err((ConnectionLine::Full, why));
+    }
+    Ok(takeover)
 }
 
 /// Records for `explain` what rules hide from a connecting plugin. A crash may lose this note, but

@@ -41,9 +41,11 @@ pub(crate) async fn resume(
     drop(unregistered);
     let mut plugin = plugin.doing(|| format!("going on with {id}"))?;
     plugin.count_calls(daemon.report.flight.clone());
-    let settings = daemon.config().plugin(plugin.index(), plugin.name());
+    let config = daemon.config();
+    let settings = config.plugin(plugin.index(), plugin.name());
     let chained = ChainedPlugin::new(plugin, log.is_some(), &settings);
-    chained.reconfigure(&daemon.config());
+    chained.reconfigure(&config);
+    let chained = chained.with_unknown_rights(config.unreliable().as_deref());
     chained.resume_counts(counts);
     let connected = daemon.registry.resume(chained, peer, known);
     registration.set(&connected);

@@ -252,7 +252,7 @@ async fn keep_socket(daemon: Rc<Daemon>) {
         // Watched before the check, so that no event in between is missed.
         let mut watched = watch_near(&daemon, &path);
         if !is_ours(&daemon, &path) && !still_theirs(&daemon, &path, other.as_mut()).await {
-            other = look_again(&daemon, &path);
+            other = look_again(&daemon, &path).await;
         }
         let process = other.as_ref().and_then(|other| other.process.as_ref());
         let is_news = tokio::select! {
@@ -315,7 +315,7 @@ async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
 }
 
 /// Takes the path if no process listens there; else notes which process does.
-fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
+async fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).or_absent();
     match socket::for_plugins(&daemon.config()) {
         Ok(bound) => {
@@ -331,15 +331,12 @@ fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
             // Without a descriptor of the process, the path is still checked at intervals.
             let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
             let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
-            Some(PathHolder {
-                file,
-                process,
-                pid: listener.pid,
-                is_listed: listener
-                    .pid
-                    .is_some_and(|pid| socket::is_listed(path, pid, &daemon.host)),
-                connected: Instant::now(),
-            })
+            let is_listed = match listener.pid {
+                Some(pid) => is_listed(daemon, path, pid).await,
+                None => false,
+            };
+            let (pid, connected) = (listener.pid, Instant::now());
+            Some(PathHolder { file, process, pid, is_listed, connected })
         }
     }
 }

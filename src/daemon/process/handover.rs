@@ -180,7 +180,7 @@ mod tests {
     fn a_handover_state_of_an_unknown_version_is_refused() {
         for version in [0, STATE_VERSION + 1, u32::MAX] {
             let why = document(&written(version, b"{}")).unwrap_err();
-            assert!(why.contains(&format!("the form {version}")), "{why}");
+            assert!(why.contains(&format!("its format version is {version}")), "{why}");
         }
     }
 

@@ -87,3 +87,51 @@ impl Turns<'_> {
         paused
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::argv::Verb;
+    use crate::config::Config;
+    use crate::daemon::shared::lane::PendingVerb;
+    use crate::state::{ContainerKey, Store};
+
+    const SHORT: Duration = Duration::from_millis(50);
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_long_snapshot_gives_way_to_running_runtimes_for_a_time() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
+        let config = Config { run_dir: temp.path().join("run"), ..Config::default() };
+        let host = config.host();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(tokio::task::LocalSet::new().run_until(async {
+            let daemon = Daemon::new(config, host, store);
+            let all: Vec<Rc<usize>> = (0..2 * AT_ONCE).map(Rc::new).collect();
+            let encode = async |limit: Duration, count: usize, waits: bool, what: &str| {
+                let turns = Turns { daemon: &daemon, until: Instant::now() + limit };
+                let encode_all = turns.encode(&all[..count], |_| Encoded::default());
+                let patience = if waits { SHORT } else { LONG };
+                let encoded = tokio::time::timeout(patience, encode_all).await;
+                assert_eq!(encoded.ok().map(|all| all.len()), (!waits).then_some(count), "{what}");
+            };
+            let key = ContainerKey { root: "/run/runc".to_owned(), id: "c".to_owned() };
+            let lane = daemon.lane(&key);
+            let runs = |verb: Verb| {
+                let process = std::fs::File::open("/dev/null").unwrap();
+                let process = (std::process::id(), process.into());
+                let pending = PendingVerb::new(&daemon.host, &key, (verb, 1), process);
+                lane.pending.replace(vec![Rc::new(pending)]);
+            };
+            runs(Verb::Create);
+            encode(LONG, all.len(), true, "it waits for the create").await;
+            encode(LONG, AT_ONCE, false, "a short one does not").await;
+            encode(Duration::ZERO, all.len(), false, "its time to wait is over").await;
+            runs(Verb::Run);
+            encode(LONG, all.len(), false, "a foreground run may last for days").await;
+            lane.pending.take();
+            encode(LONG, all.len(), false, "nothing runs").await;
+        }));
+    }
+}

@@ -36,10 +36,11 @@ use crate::daemon::shared::{Daemon, messages};
 /// Time that a plugin's update waits for another update of the same container.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
-/// The result of checking an update; valid for one incarnation of the container.
+/// The result of checking an update of a container.
 pub(crate) struct CheckedUpdate {
-    incarnation: u64,
     route: Route,
+    /// The writes, if the daemon makes all of them; valid while the record is unchanged.
+    writes: Option<Vec<Write>>,
 }
 
 /// Checks in advance whether an update can be applied, as far as possible.
@@ -51,9 +52,10 @@ pub(crate) fn check(
     classes::check(daemon, record, requested.rdt_class.as_deref())?;
     let part = &requested.part;
     let route = route(daemon, record)?;
+    let mut writes = None;
     match &route {
         Route::Direct(cgroups) => match plan(record, part, None, cgroups) {
-            Ok(_writes) => {}
+            Ok(planned) => writes = Some(planned),
             Err(unfit @ Unfit::Refused { .. }) => return Err(unfit.into()),
             Err(Unfit::NotDirect(_)) => takes(record, part)?,
         },
@@ -70,15 +72,15 @@ pub(crate) fn check(
             }
         }
     }
-    Ok(CheckedUpdate { incarnation: record.incarnation, route })
+    Ok(CheckedUpdate { route, writes })
 }
 
-/// Applies an update, or reverts it as far as possible. `found` is the result of an earlier [`check`].
+/// Applies an update, or reverts it as far as possible. `found` is the record of an earlier [`check`], and its result.
 pub(crate) async fn apply(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     requested: &PendingUpdate,
-    found: Option<CheckedUpdate>,
+    found: Option<(Rc<Container>, CheckedUpdate)>,
 ) -> Result<()> {
     let _writing = turn_to_write(daemon, key).await?;
     let record = living(daemon, key)?;
@@ -86,9 +88,13 @@ pub(crate) async fn apply(
         return Err(UpdateError::Starting);
     }
     let moved = classes::enter(daemon, &record, requested.rdt_class.as_deref())?;
-    let found = found.filter(|found| found.incarnation == record.incarnation);
+    let found = found.filter(|(checked, _)| checked.incarnation == record.incarnation);
+    let found = found.map(|(checked, CheckedUpdate { route, writes })| CheckedUpdate {
+        route,
+        writes: writes.filter(|_| Rc::ptr_eq(&checked, &record)),
+    });
     let update = ResourceUpdate { daemon, record: &record, requested };
-    let done = update.apply(found.map(|found| found.route)).await;
+    let done = update.apply(found).await;
     if done.is_err()
         && let Some(moved) = moved
     {
@@ -123,21 +129,32 @@ struct ResourceUpdate<'u> {
 }
 
 impl ResourceUpdate<'_> {
-    async fn apply(self, found: Option<Route>) -> Result<()> {
-        let route = found.map_or_else(|| route(self.daemon, self.record), Ok)?;
-        match self.apply_directly(route).await? {
+    async fn apply(self, found: Option<CheckedUpdate>) -> Result<()> {
+        let (route, writes) = match found {
+            Some(CheckedUpdate { route, writes }) => (route, writes),
+            None => (route(self.daemon, self.record)?, None),
+        };
+        match self.apply_directly(route, writes).await? {
             DirectUpdate::Written => Ok(()),
             DirectUpdate::LeftToRuntime(scope) => self.apply_through_runtime(scope.as_ref()).await,
         }
     }
 
     /// Writes the update to the container's cgroups, if the daemon writes them directly.
-    async fn apply_directly(self, route: Route) -> Result<DirectUpdate> {
+    async fn apply_directly(
+        self,
+        route: Route,
+        planned: Option<Vec<Write>>,
+    ) -> Result<DirectUpdate> {
         let cgroups = match route {
             Route::Direct(cgroups) => cgroups,
             Route::Runtime(scope) => return Ok(DirectUpdate::LeftToRuntime(scope)),
         };
-        match plan(self.record, &self.requested.part, None, &cgroups) {
+        let writes = match planned {
+            Some(writes) => Ok(writes),
+            None => plan(self.record, &self.requested.part, None, &cgroups),
+        };
+        match writes {
             Ok(writes) => {
                 let changes = self.write_files(&cgroups, writes).await?;
                 self.record_applied(changes);
@@ -269,7 +286,7 @@ pub(crate) async fn at_birth(
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let route = route(daemon, &record)?;
     let update = ResourceUpdate { daemon, record: &record, requested: &requested };
-    let scope = match update.apply_directly(route).await? {
+    let scope = match update.apply_directly(route, None).await? {
         DirectUpdate::Written => return Ok(()),
         DirectUpdate::LeftToRuntime(scope) => scope,
     };

@@ -21,7 +21,7 @@ use crate::chain::{ChainedPlugin, unknown_field_line};
 use crate::clock::now;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
-use crate::state::{ContainerKey, Lifecycle, PendingUpdate, Skipped};
+use crate::state::{Container, ContainerKey, Lifecycle, PendingUpdate, Skipped};
 
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::resources::apply::{self, CheckedUpdate};
@@ -46,7 +46,7 @@ struct UpdateRequest {
     requested: PendingUpdate,
     ignores_failure: bool,
     /// The result of checking the update.
-    found: Result<Option<CheckedUpdate>>,
+    found: Result<Option<(Rc<Container>, CheckedUpdate)>>,
 }
 
 /// Carries out the updates and evictions in plugins' replies to an event about `subject`.
@@ -224,13 +224,14 @@ fn check_target(
     daemon: &Daemon,
     key: &ContainerKey,
     requested: &PendingUpdate,
-) -> Result<Option<CheckedUpdate>> {
+) -> Result<Option<(Rc<Container>, CheckedUpdate)>> {
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     match record.state {
         _ if record.is_sandbox => Err(UpdateError::Sandbox),
         Lifecycle::Creating => Ok(None),
         Lifecycle::Created | Lifecycle::Running => {
-            apply::check(daemon, &record, requested).map(Some)
+            let found = apply::check(daemon, &record, requested)?;
+            Ok(Some((record, found)))
         }
         Lifecycle::Stopped | Lifecycle::Removed => Err(UpdateError::Gone),
     }
@@ -290,7 +291,7 @@ async fn apply_or_defer(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     requested: &PendingUpdate,
-    found: Option<CheckedUpdate>,
+    found: Option<(Rc<Container>, CheckedUpdate)>,
 ) -> Result<Done> {
     if requested.part.is_empty() && requested.rdt_class.is_none() {
         return Ok(Done::Applied);

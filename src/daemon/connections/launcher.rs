@@ -93,8 +93,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits while the plugin folder does not exist, until its path changes or a reload may have named
-/// another folder. Returns whether the folder must be checked now.
+/// Waits until the plugin folder exists, or a reload may have named another folder. Returns whether
+/// the folder must be checked now; false also if nothing above the folder can be watched.
 async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
     let mut has_waited = false;
@@ -136,8 +136,8 @@ async fn until_a_check(
     }
 }
 
-/// Logs one line for all unusable files, the first of them and how many others, and repeats it only
-/// after a change.
+/// Logs the first [`limits::LISTED`] unusable files and how many others there are; repeats a line only
+/// if the previous check did not have it.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
     let what = "in the plugin folder cannot be used";
     let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);

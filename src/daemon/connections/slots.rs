@@ -65,7 +65,7 @@ impl Taken {
         self.slot.pid
     }
 
-    /// Whether the slot was given to another connection.
+    /// Whether this connection has lost its slot.
     pub(super) fn is_lost(&self) -> bool {
         self.slot.is_lost.get()
     }

@@ -17,13 +17,13 @@ const AT_ONCE: usize = 32;
 /// Containers whose freezers are read before other tasks get a turn.
 const LOOKED_AT_ONCE: usize = 128;
 
-/// Time for which the encoding of one snapshot gives way to runtimes.
+/// Longest time for which the encoding of one snapshot gives way to runtimes.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
 /// Interval at which a snapshot that gives way checks whether runtimes still run.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Encodes these records. Nobody changes them meanwhile: a change replaces a record in the store.
+/// Encodes these records, which stay as they are meanwhile: a change replaces a record in the store.
 pub(super) async fn encode(
     daemon: &Daemon,
     pods: &[Rc<Pod>],

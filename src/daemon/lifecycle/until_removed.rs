@@ -42,7 +42,7 @@ pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<b
         && daemon.look(&folder, presence::is_dir).await?)
 }
 
-/// Checks again after a pause whether the engine keeps a deleted container.
+/// Removes a deleted container unless its engine keeps it; checks at growing intervals until that is known.
 pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     let (daemon, record) = (Rc::clone(daemon), Rc::clone(record));
     tokio::task::spawn_local(async move {
@@ -115,7 +115,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins that the containers of these `records` are gone; in a task, because plugins may
+/// Removes those of these containers that their engine no longer keeps; in a task, because plugins may
 /// be slow.
 fn remove_all(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {

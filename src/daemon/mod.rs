@@ -322,7 +322,7 @@ fn write_to_starter(start: &Start, word: &[u8]) {
 /// Time for which execs stay protected while the daemon ends; longer than the shutdown takes.
 const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
 
-/// Shuts plugins down cleanly, removes the plugin socket and writes the rest of the audit log, each up to a time limit.
+/// Shuts plugins down cleanly, up to a time limit; then removes the plugin socket and writes the rest of the audit log.
 async fn farewell(daemon: &Rc<Daemon>) {
     info!("stopping");
     daemon.process.is_ending.set(true);

@@ -22,7 +22,7 @@ use crate::daemon::watch::folders::WatchedFolder;
 /// Interval of checks of a pod when the kernel has no inotify watch left.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file by which CRI-O marks a pod as stopped, and the two roots that may hold it.
+/// The file with which CRI-O marks a pod as stopped, and the two roots below which it may be.
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 

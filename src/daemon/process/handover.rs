@@ -144,7 +144,7 @@ pub(crate) fn close_inherited() {
     }
 }
 
-/// Returns the number by which a descriptor is passed on.
+/// Returns the number under which a descriptor is passed on.
 pub(crate) fn number(descriptor: &impl AsRawFd) -> RawFd {
     descriptor.as_raw_fd()
 }

@@ -22,7 +22,7 @@ use crate::procfs;
 /// Time limit for the other daemon to restore a run directory that was removed or mounted over.
 const RESTORE_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of checks meanwhile.
+/// Interval of checks during [`RESTORE_WAIT`].
 const RESTORE_CHECK: Duration = Duration::from_millis(20);
 
 /// A daemon with another run directory.

@@ -101,7 +101,7 @@ impl StartedWith {
         changed
     }
 
-    /// Puts these files in force, except for values that need a restart.
+    /// Records that these files are in force, except for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
         *self.of_root.borrow_mut() = loaded.of_root();

@@ -202,7 +202,7 @@ async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -
     // The note is removed only now, when the records have its content: if the daemon dies earlier,
     // the next daemon must find it again.
     let _taken = std::fs::remove_file(path);
-    // Of a start, `follow_start` notifies plugins once the runtime has exited.
+    // After a start, `follow_start` notifies plugins once the runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
         announce_or_repeat(daemon, key).await;
     }
@@ -393,7 +393,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     daemon.change(key, |record| limits::keep_ends(&mut record.outcome.skipped, skipped));
 }
 
-/// Records the container if the runtime made it and it still exists.
+/// Records the container if the runtime made it and it still exists, or if the runtime is still creating it.
 async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&daemon.host, &call.key)?;
     let old = daemon.container(&call.key);

@@ -95,7 +95,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     is_all
 }
 
-/// Corrects a record by the runtime's state, in the container's turn.
+/// Corrects a record from the runtime's state, in the container's turn.
 async fn compare(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;

@@ -39,8 +39,8 @@ const WHY: &str = "created without nri-runc: no plugin adjusted it";
 /// because normally they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
-/// Time that a starting daemon spends on these containers, because wrappers wait meanwhile. The
-/// remaining containers follow while it serves requests.
+/// Time limit for a starting daemon's search for these containers, because wrappers wait meanwhile. The
+/// remaining containers follow while the daemon serves requests.
 const START_WAIT: Duration = Duration::from_secs(3);
 
 fn is_wanted(daemon: &Daemon) -> bool {
@@ -77,7 +77,7 @@ pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     is_any
 }
 
-/// Follows the state directories as long as the scope is the node; returns at once if another task
+/// Follows the state directories as long as the scope is `node`; returns at once if another task
 /// already follows them.
 pub(crate) async fn follow(daemon: Rc<Daemon>) {
     if daemon.watches.node_scope.is_followed.replace(true) {
@@ -397,8 +397,8 @@ fn has_all(daemon: &Daemon) -> bool {
     plain(daemon).len() >= limits::PLAIN_CONTAINERS
 }
 
-/// Removes the containers (of this ID, or all) whose runtime has deleted them. Returns false if a
-/// folder may already belong to another container whose runtime has not written its state yet.
+/// Removes the plain runtime's containers (of this ID, or all) that are deleted, or replaced by another of the same
+/// ID. Returns false if a folder may belong to another container whose runtime has not written its state yet.
 async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     let mut known = plain(daemon);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));

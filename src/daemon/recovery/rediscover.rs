@@ -186,7 +186,7 @@ pub(super) struct ContainerFolder {
     file: (u64, u64),
 }
 
-/// Returns the runtimes' state directories, of which some may not exist. The calls may hang if they are on a file server.
+/// Returns the runtimes' state directories; some may not exist. The calls may hang if they are on a file server.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.

@@ -53,7 +53,7 @@ impl Predecessor {
     /// Reads the state in this descriptor.
     ///
     /// # Errors
-    /// Fails when it is unusable; every descriptor but the first three is then closed.
+    /// Fails when it is unusable; all descriptors but the first three and the service manager's are then closed.
     pub(crate) fn read(number: RawFd, config: &Config) -> Result<Self> {
         let read = Self::read_state(number, config);
         if read.is_err() {

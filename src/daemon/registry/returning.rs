@@ -133,7 +133,7 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still return is present; returns the late ones.
+    /// Waits, up to the deadline, until every expected plugin that may still return is present; returns the late ones.
     pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();

@@ -20,7 +20,7 @@ pub(crate) struct PluginSocket {
     pub(crate) listener: Cell<Option<RawFd>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
-    /// Whether plugins could connect to this daemon at any time since its start.
+    /// Whether the daemon has been in charge of plugins at any time since its start, even if none could connect.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
     /// The task that watches the path.

@@ -50,12 +50,12 @@ pub(super) async fn encode(
 /// The turns in which a snapshot is encoded.
 struct Turns<'d> {
     daemon: &'d Daemon,
-    /// Gives way to verbs until then.
+    /// The time until which the encoding gives way to verbs.
     until: Instant,
 }
 
 impl Turns<'_> {
-    /// Gives other tasks a turn, and waits while runtimes change containers.
+    /// Gives other tasks a turn, and waits, up to the time limit, while runtimes change containers.
     async fn next(&self) {
         tokio::task::yield_now().await;
         while self.daemon.lanes.have_runtimes() && Instant::now() < self.until {

@@ -117,7 +117,7 @@ pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
 pub(crate) enum SocketChange {
     /// No change.
     None,
-    /// A new mode or group for this path.
+    /// A new mode or group at the same path.
     Mode,
     /// No socket.
     Off,

@@ -115,7 +115,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Removes those of these containers that their engine no longer keeps; in a task, because plugins may
+/// Removes each of these containers, unless its engine still keeps it; in a task, because plugins may
 /// be slow.
 fn remove_all(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {

@@ -83,7 +83,8 @@ fn lift(
 /// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails if a priority cannot be reset: a daemon without CPU time would seem to hang.
+/// Fails if the scheduling policy, a positive nice value or the idle I/O class remains: a daemon without CPU time
+/// would seem to hang.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;

@@ -32,7 +32,7 @@ const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 /// Writes a state of this version into a memory file.
 ///
 /// # Errors
-/// Fails when the kernel lacks memory for it, or the next program could not read it.
+/// Fails when the kernel lacks memory for it, or it exceeds [`limits::HANDOVER`], which the next program reads.
 pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the state for the next program";
     if u64::try_from(document.len()).unwrap_or(u64::MAX) > limits::HANDOVER {

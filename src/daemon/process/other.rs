@@ -110,7 +110,7 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
 }
 
 /// Returns the daemon of this installation, or one that serves the same plugins, if its run directory differs from
-/// `config`'s; `only` is the configuration file named on the command line.
+/// `config`'s; `only` is the only configuration file to read, if one was named.
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();

@@ -57,7 +57,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// Returns the only configuration file to read, if the command line named one.
+    /// Returns the only configuration file to read, if one was named.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }

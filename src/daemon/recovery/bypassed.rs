@@ -43,7 +43,7 @@ use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
 use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// Time for which a runtime's `start` or `delete` is followed; afterwards another process may have its PID.
+/// Time limit for a runtime's `start` or `delete` to exit; its outcome is then read even if it still runs.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
 /// Attempts to notify plugins of a container whose state is unknown; together they take about a minute.

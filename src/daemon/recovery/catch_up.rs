@@ -259,7 +259,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }
 
-/// Returns a verb that an earlier daemon permitted, as pending; `process` is its runtime's.
+/// Returns the pending verb that an earlier daemon permitted; `process` is the runtime process of the verb.
 async fn pending(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -27,7 +27,8 @@ use crate::state::{Container, Lifecycle, PodState, Skipped};
 const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
-/// While plugins are disabled, records that in the file. Else catches up if the file exists, and removes it.
+/// While plugins are disabled, writes the file that requests catching up. Else catches up if the file exists, and
+/// removes it.
 pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {

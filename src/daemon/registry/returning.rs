@@ -62,7 +62,7 @@ impl ReturningPlugins {
         *self.expected.borrow_mut() = expected;
     }
 
-    /// Makes creates wait for the restarted plugin `id`, as after a daemon start.
+    /// Makes creates wait for the plugin `id`, as after a daemon start.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }

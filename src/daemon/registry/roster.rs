@@ -89,7 +89,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Records a run of this file, after this many starts, which is new or continues from the previous program.
+    /// Records a run of this file, new or continued from the previous program; `starts` is the number of starts so far.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));

@@ -38,7 +38,7 @@ pub(crate) struct SavedSocket {
 }
 
 impl PluginSocket {
-    /// Returns the socket's current state.
+    /// Returns the socket's state for the next program.
     pub(crate) fn save(&self) -> SavedSocket {
         let file = self.file.get();
         SavedSocket {

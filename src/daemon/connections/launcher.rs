@@ -192,7 +192,7 @@ fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool
     found.iter().any(|file| file.id() == id) || unusable.iter().any(may_be_it)
 }
 
-/// Keeps one plugin running until its file is removed.
+/// Keeps one plugin running until its file is removed or the daemon ends.
 async fn keep_plugin(
     daemon: Rc<Daemon>,
     mut wanted_file: Receiver<Option<PluginFile>>,

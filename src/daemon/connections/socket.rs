@@ -52,8 +52,8 @@ struct PathHolder {
     connected: Instant,
 }
 
-/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens
-/// there, the daemon consults no plugins.
+/// Opens the socket and launches the pre-installed plugins; while another process, such as an engine's
+/// own NRI, listens there, the daemon has no plugins.
 pub(crate) fn open(daemon: &Rc<Daemon>) {
     let slot = &daemon.registry.socket;
     returning::expect_at_start(daemon);

@@ -71,7 +71,7 @@ impl Takeover {
         Ok(Some(takeover))
     }
 
-    /// Refuses a newcomer that competes with the healthy plugin `old`.
+    /// Refuses a newcomer if processes keep replacing each other; never an upgrade, nor while `old` is doubtful.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_doubtful() {
             return Ok(());

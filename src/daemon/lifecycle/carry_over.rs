@@ -18,7 +18,7 @@ use crate::daemon::shared::{Daemon, log_failure};
 const EVENT: &str = "restart under the same id";
 
 /// Keeps the record of a container that is about to be removed, if plugins set values after its creation and the
-/// container may be re-created; else drops what was kept of an earlier container of this ID.
+/// container may be re-created; else drops the kept record of an earlier container, if this one was created.
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.resources.overlay != record.resources.at_creation || is_moved(record);
     if !record.was_made() {

@@ -3,7 +3,7 @@
 //! plugin has a folder for each container and sandbox until it removes them. Such a container
 //! is removed, and plugins are notified, once that folder is gone.
 //!
-//! One watch serves all containers of an engine. Without a watch, and for every other engine, the
+//! One watch serves all folders with the same parent. Without a watch, and for every other engine, the
 //! runtime's `delete` is the removal. This module never writes to these folders.
 
 use std::ffi::OsStr;

@@ -124,7 +124,7 @@ fn reports_its_pods(pod: &Pod) -> bool {
     pod.engine.behaviour().reports_pods
 }
 
-/// Looks up the addresses of one pod.
+/// Looks up and records the addresses of one pod.
 pub(crate) async fn look_up(daemon: &Daemon, pod: &Unaddressed) {
     let (pid, start) = pod.process;
     note(daemon, pod, sources::addresses(&daemon.host, pid, start).await);

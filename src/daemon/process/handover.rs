@@ -54,7 +54,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
 /// Reads the state that the previous program left in descriptor `number`, and closes that descriptor.
 ///
 /// # Errors
-/// Fails on a file without a state, an incomplete state, or one of an unknown version.
+/// Fails on a file without a state, an incomplete or damaged state, or one of an unknown version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
     let doing = || "reading the previous program's state";

@@ -57,7 +57,8 @@ impl OtherDaemon {
     }
 }
 
-/// Refuses to start a daemon beside another one that serves the plugins.
+/// Refuses to start a daemon beside another one that serves the plugins. Before that, calls
+/// [`carry_protecting_plugins`] if the other one is of this program and configuration.
 ///
 /// # Errors
 /// Fails with a line that names that daemon.

@@ -70,8 +70,8 @@ impl BypassNote {
     }
 }
 
-/// Handles all calls that bypassed the daemon, oldest first, before any plugin registers.
-/// [`follow`] reads unreadable notes again, and new ones.
+/// Handles the notes of all calls that bypassed the daemon or that wrappers refused, oldest first, before
+/// any plugin registers. [`follow`] reads unreadable notes again, and new ones.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
@@ -88,8 +88,8 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     taken
 }
 
-/// Handles calls that bypass the daemon from now on: their wrappers received no response from this
-/// daemon or its predecessor.
+/// Handles calls that bypass the daemon, or that wrappers refuse, from now on: these wrappers received no
+/// response from this daemon or its predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     // The folders are created now, because the run directory must contain them.
     let mut watched = watch_both(daemon).or_absent();

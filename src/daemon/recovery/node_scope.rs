@@ -250,7 +250,7 @@ fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
-/// Checks a new folder; returns false if the folder must be checked again.
+/// Checks a new folder and records its container; returns false if the folder must be checked again.
 async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     let Some(id) = name.to_str().map(ToOwned::to_owned) else { return true };
     let (place, path, one) = (root.to_string_lossy().into_owned(), root.to_owned(), id.clone());
@@ -343,7 +343,8 @@ async fn look_at_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds the plain runtime's containers that are not on record. The search ends at the deadline `until`.
+/// Finds the plain runtime's containers that are not on record, up to [`limits::PLAIN_CONTAINERS`] with those on
+/// record. The search ends at the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,

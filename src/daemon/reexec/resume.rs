@@ -133,7 +133,7 @@ pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     catch_up::recover(daemon, &unknown);
 }
 
-/// Reports that the daemon continues as this program.
+/// Logs that the daemon continues as this program, and answers the callers that wait for it.
 pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
     let held = Duration::from_nanos(clock::monotonic().saturating_sub(waiting.held_at));
     daemon.report.metrics.observe_reexec(held);

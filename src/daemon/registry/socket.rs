@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the state of the plugin socket: the process that listens on it, and since when.
+//! Keeps the state of the plugin socket: whether this daemon or another process listens on it, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Listener, ListeningState, SocketState};
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
-/// The process that listens on the plugin socket, and since when.
+/// The plugin socket: this daemon's listener, or why it has none, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct PluginSocket {
     /// The socket file that this daemon made.
@@ -49,9 +49,9 @@ impl PluginSocket {
         }
     }
 
-    /// Whether the engine itself has served NRI plugins ever since this daemon started; a wrapper
-    /// then only executes the runtime. False once the daemon has had the path: if the path is lost
-    /// later, connected plugins stay in use and required ones stay required.
+    /// Whether another process, normally the engine, has served NRI plugins ever since this daemon
+    /// started; a wrapper then only executes the runtime. False once the daemon has had the path: if the
+    /// path is lost later, connected plugins stay in use and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }

@@ -75,7 +75,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Waits for required plugins that are not connected: after a daemon start for the expected plugins
-    /// (D14), then up to the shortest `wait` of a missing plugin or its promise, but no longer than the caller.
+    /// (D14), then up to the shortest `wait` of a missing plugin or its promise; never longer than the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;

@@ -32,15 +32,15 @@ use crate::plugin::Event;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The note in the record of each such container.
+/// The note in the record of each container that the plain runtime made.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
 /// Name under which hanging calls on the state directories are counted. The directories share it,
 /// because normally they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
-/// Time limit for a starting daemon's search for these containers, because wrappers wait meanwhile. The
-/// remaining containers follow while the daemon serves requests.
+/// Time limit for a starting daemon's search for the plain runtime's containers, because wrappers wait
+/// meanwhile. The remaining containers follow while the daemon serves requests.
 const START_WAIT: Duration = Duration::from_secs(3);
 
 fn is_wanted(daemon: &Daemon) -> bool {

@@ -84,7 +84,7 @@ impl Drop for Taken {
     }
 }
 
-/// Returns the oldest connection of the largest group, level by level.
+/// Returns the index of the oldest connection of the largest group, which is chosen level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
     // A process with more than half of the slots is in the largest group of every level; this
     // shortcut finds it quickly.

@@ -134,7 +134,8 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
 }
 
 /// Records the pod of a container that was made without the daemon; as ready, unless the container is a sandbox that
-/// does not run or whose pod requires a plugin. Plugins receive the pod by Synchronize, not as an event.
+/// does not run, or one of nri-runc whose pod requires a plugin. Plugins receive the pod by Synchronize, not as an
+/// event.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,

@@ -32,7 +32,7 @@ const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 /// Writes a state of this version into a memory file.
 ///
 /// # Errors
-/// Fails when the kernel lacks memory for it, or it exceeds [`limits::HANDOVER`], which the next program reads.
+/// Fails when the kernel lacks memory for the state, or the state is longer than [`limits::HANDOVER`].
 pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the state for the next program";
     if u64::try_from(document.len()).unwrap_or(u64::MAX) > limits::HANDOVER {

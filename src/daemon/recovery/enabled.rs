@@ -3,8 +3,8 @@
 //! (decision D7). Deleted containers are removed, started ones are marked running, and new ones are recorded as far as
 //! the runtimes' state shows them (`rediscover.rs`).
 //!
-//! A file in the run directory requests this, so that the request survives if no daemon runs.
-//! Dropped notes (`notes.rs`) request it too, and the file then has the reason. No plugin is
+//! A file in the run directory requests the catching up, so that the request survives if no daemon
+//! runs. Dropped notes (`notes.rs`) also cause this file, which then has the reason. No plugin is
 //! asked and no container changed.
 
 use std::rc::Rc;

@@ -28,16 +28,16 @@ pub(crate) struct Bundle {
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk was patched for another container, so that this container must not run with it.
+    /// Whether the file on disk is patched and `original` is its stored original: this container must not run with it.
     is_patched: bool,
 }
 
 impl Bundle {
-    /// Reads the document. If the file on disk was patched before, its original is read instead, so that no
-    /// change is applied twice (D16). `bundle` is the directory's path as the engine gave it.
+    /// Reads the document. If the file on disk was patched before, its stored original is read instead, unless that
+    /// is lost, so that no change is applied twice (D16). `bundle` is the directory's path as the engine gave it.
     ///
     /// # Errors
-    /// Fails when the document cannot be read, or for now its stored original.
+    /// Fails when the document cannot be read, or when its stored original is temporarily unreadable.
     pub(crate) async fn open(
         daemon: &Daemon,
         dir: OwnedFd,
@@ -101,11 +101,11 @@ impl Bundle {
         Err(PatchError::Invalid { field: change.nri_field.clone(), problem })
     }
 
-    /// Writes the engine's document beside a file that was patched for another container, and returns the
-    /// written name; `None` if the file on disk is the engine's. Called when no plugin changed anything.
+    /// Writes the engine's document beside a file that was patched before, and returns the written file's
+    /// name; `None` if the file on disk is the engine's. Called when no plugin changed anything.
     ///
     /// # Errors
-    /// Fails when the file cannot be written.
+    /// Fails when the container was removed meanwhile, or a file cannot be written.
     pub(crate) async fn write_engines(
         &self,
         daemon: &Daemon,
@@ -121,7 +121,7 @@ impl Bundle {
     /// daemon stores a copy (D1, D16). Returns the new file's name.
     ///
     /// # Errors
-    /// Fails when the file cannot be written.
+    /// Fails when the container was removed meanwhile, or a file cannot be written.
     pub(crate) async fn write_beside(
         &self,
         daemon: &Daemon,
@@ -270,8 +270,8 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
     Ok(())
 }
 
-/// Writes the engine's document beside the patched one, unless the temporary file has these bytes: after
-/// an exchange it may have those of another container in the same bundle.
+/// Writes the engine's document beside the patched one, unless the temporary file already holds it: after an
+/// exchange, that file may hold the document of another container in the same bundle.
 fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
     let pristine = match pristine {

@@ -128,7 +128,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
     let host = loaded.config.host();
     // A wrapper executes /proc/self/exe, which would make `ps` and `top` show `exe`.
     let _stays = nix::sys::prctl::set_name(c"nri-runc");
-    // Read before anything is opened: if the state is unusable, this closes every descriptor.
+    // Read before anything is opened: if the state is unusable, this closes the previous program's descriptors.
     let before = start.state_fd.map(|number| Predecessor::read(number, &loaded.config));
     detach::ignore_broken_pipes();
     if start.is_trial {
@@ -171,7 +171,7 @@ fn event_loop() -> Result<LocalRuntime> {
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
 }
 
-/// Drops the attributes that this process inherited from its parent, and raises its limits.
+/// Drops the attributes inherited from the wrapper that started this process, if one did, and raises the limits.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {
@@ -322,7 +322,7 @@ fn write_to_starter(start: &Start, word: &[u8]) {
 /// Time for which execs stay protected while the daemon ends; longer than the shutdown takes.
 const PROTECTED_TO_THE_END: Duration = Duration::from_secs(60);
 
-/// Shuts plugins down cleanly, up to a time limit.
+/// Shuts plugins down cleanly, up to a time limit; then removes the plugin socket and writes the rest of the audit log.
 async fn farewell(daemon: &Rc<Daemon>) {
     info!("stopping");
     daemon.process.is_ending.set(true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registers plugins: external ones from the socket, pre-installed ones from `launcher.rs`.
+//! Registers plugins: external ones from the socket, pre-installed ones that `launched_run.rs` starts.
 //!
 //! Handshakes run concurrently, bounded in number and time; a connection that never registers delays no other. See D11
 //! for which plugins may connect, D15 for what they are synchronized with, and D41 for how they replace a connected
@@ -44,7 +44,7 @@ const ACCEPTED_AT_ONCE: usize = 256;
 /// Interval of log lines about a slow Synchronize.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Serves all connections to the plugin socket. Never ends.
+/// Accepts all connections to the plugin socket. Never ends.
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
     let slots = Slots::default();
     loop {
@@ -70,7 +70,7 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
     }
 }
 
-/// Gives a connection a slot if its user may connect.
+/// Gives a connection a slot and starts its registration, if its user may connect.
 fn assign_slot(
     daemon: &Rc<Daemon>,
     slots: &Slots,
@@ -201,7 +201,7 @@ fn disconnect_if_unfit(daemon: &Daemon, plugin: &Plugin, peer: &PluginPeer, had_
 }
 
 /// Synchronizes a registered plugin and adds it to the chain, replacing an earlier connection of the same identity;
-/// returns when it is disconnected.
+/// returns when the plugin is refused or disconnected.
 pub(super) async fn admit(
     daemon: &Rc<Daemon>,
     mut plugin: Plugin,
@@ -309,7 +309,7 @@ fn note_hidden(daemon: &Daemon, plugin: &str, hidden: Vec<(Subject, String)>) {
     }
 }
 
-/// Waits until a plugin is disconnected, then removes it from the registry and reports it.
+/// Waits until a plugin is disconnected, then removes it from the registry and reports the disconnection.
 pub(super) async fn stay(daemon: &Rc<Daemon>, connected: &Rc<ConnectedPlugin>) {
     let (id, counted_connections) = (connected.id(), daemon.report.metrics.plugins());
     let why = connected.closed().await;
@@ -438,8 +438,8 @@ pub(crate) fn record_protecting_plugins(daemon: &Daemon) {
     }
 }
 
-/// Waits for the registration time-out, in which the previous daemon's plugins may return, then records the connected
-/// plugins that protect containers.
+/// Waits for the registration time-out, in which the previous daemon's plugins may return, then records which connected
+/// plugins protect containers and whether any handles execs.
 pub(crate) async fn record_protecting_plugins_later(daemon: Rc<Daemon>) {
     tokio::time::sleep(daemon.config().registration_timeout).await;
     daemon.keep_execs_file_while_it_runs();

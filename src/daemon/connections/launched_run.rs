@@ -49,7 +49,7 @@ impl LaunchedRun {
     }
 
     /// Starts the plugin and waits until it is registered and configured. Returns `None` if the
-    /// plugin fails (which is reported) or if another file is to run instead.
+    /// plugin fails (which is reported) or if its file is changed or removed meanwhile.
     pub(super) async fn start(
         daemon: &Rc<Daemon>,
         file: &PluginFile,

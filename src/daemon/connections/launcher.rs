@@ -66,7 +66,7 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
             follow(&daemon, &mut wanted, &seen);
             if done.is_none() {
                 let daemon = Rc::clone(&daemon);
-                // After this delay each plugin's task has taken over its process.
+                // By then each plugin's task has taken over the process that the previous program launched.
                 tokio::task::spawn_local(async move {
                     tokio::time::sleep(FOLDER_CHECK).await;
                     resumed::end_forgotten(&daemon).await;
@@ -93,8 +93,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits while the plugin folder does not exist, until its path changes or a reload may have named
-/// another folder. Returns whether the folder must be checked now.
+/// Waits until the plugin folder exists, or a reload may have named another folder. Returns whether
+/// the folder must be checked now; false also if nothing above the folder can be watched.
 async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
     let mut has_waited = false;
@@ -136,8 +136,8 @@ async fn until_a_check(
     }
 }
 
-/// Logs one line for all unusable files, the first of them and how many others, and repeats it only
-/// after a change.
+/// Logs the first [`limits::LISTED`] unusable files and how many others there are; repeats a line only
+/// if the previous check did not have it.
 fn log_unusable(unusable: &[Unusable], logged: &mut HashSet<String>) {
     let what = "in the plugin folder cannot be used";
     let lines = limits::listed(unusable.iter().map(ToString::to_string), "file", what);
@@ -192,7 +192,7 @@ fn stays(id: &str, (found, unusable): &(Vec<PluginFile>, Vec<Unusable>)) -> bool
     found.iter().any(|file| file.id() == id) || unusable.iter().any(may_be_it)
 }
 
-/// Keeps one plugin running until its file is removed.
+/// Keeps one plugin running until its file is removed or the daemon ends.
 async fn keep_plugin(
     daemon: Rc<Daemon>,
     mut wanted_file: Receiver<Option<PluginFile>>,

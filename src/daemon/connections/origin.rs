@@ -24,7 +24,7 @@ use crate::daemon::watch::pidfd;
 use crate::host::Host;
 use crate::presence::IfThere;
 
-/// Returns the process at the other end of this connection.
+/// Returns the process at the other end of this connection, with the facts about it.
 pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
     let peer = getsockopt(stream, PeerCredentials);
     let pid = peer.map_or(0, |peer| peer.pid());

@@ -66,7 +66,7 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>],
     }
 }
 
-/// Makes creates wait for plugins that a reload adds to those of a daemon start; `before` is the old configuration.
+/// Makes creates wait for the plugins that a reload adds to [`configured`]; `before` is the old configuration.
 pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     let config = daemon.config();
     let added: BTreeMap<_, _> = if daemon.is_bystander() {
@@ -158,7 +158,7 @@ pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String
     recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
 }
 
-/// Returns the pod's UID in a cgroup's path, in kubelet's spelling (systemd's names have `_` for `-`).
+/// Returns the pod's UID as kubelet's cgroup path spells it: names for systemd have `_` for `-`.
 fn pod_uid(cgroup: &str) -> Option<&str> {
     let mut parts = cgroup.split('/');
     parts.by_ref().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;

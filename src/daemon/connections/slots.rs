@@ -65,7 +65,7 @@ impl Taken {
         self.slot.pid
     }
 
-    /// Whether the slot was given to another connection.
+    /// Whether this connection has lost its slot.
     pub(super) fn is_lost(&self) -> bool {
         self.slot.is_lost.get()
     }
@@ -84,7 +84,7 @@ impl Drop for Taken {
     }
 }
 
-/// Returns the oldest connection of the largest group, level by level.
+/// Returns the index of the oldest connection of the largest group, which is chosen level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
     // A process with more than half of the slots is in the largest group of every level; this
     // shortcut finds it quickly.

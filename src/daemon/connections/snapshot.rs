@@ -17,13 +17,13 @@ const AT_ONCE: usize = 32;
 /// Containers whose freezers are read before other tasks get a turn.
 const LOOKED_AT_ONCE: usize = 128;
 
-/// Time for which the encoding of one snapshot gives way to runtimes.
+/// Longest time for which the encoding of one snapshot gives way to runtimes.
 const GIVES_WAY: Duration = Duration::from_secs(1);
 
 /// Interval at which a snapshot that gives way checks whether runtimes still run.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Encodes these records. Nobody changes them meanwhile: a change replaces a record in the store.
+/// Encodes these records, which stay as they are meanwhile: a change replaces a record in the store.
 pub(super) async fn encode(
     daemon: &Daemon,
     pods: &[Rc<Pod>],
@@ -50,12 +50,12 @@ pub(super) async fn encode(
 /// The turns in which a snapshot is encoded.
 struct Turns<'d> {
     daemon: &'d Daemon,
-    /// Gives way to verbs until then.
+    /// The time until which the encoding gives way to verbs.
     until: Instant,
 }
 
 impl Turns<'_> {
-    /// Gives other tasks a turn, and waits while runtimes change containers.
+    /// Gives other tasks a turn, and waits, up to the time limit, while runtimes change containers.
     async fn next(&self) {
         tokio::task::yield_now().await;
         while self.daemon.lanes.have_runtimes() && Instant::now() < self.until {

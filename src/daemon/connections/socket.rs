@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Binds the plugin socket as soon as no other process listens at its path, and again after an
-//! engine has replaced it with the engine's own (decision D12).
+//! Binds the plugin socket as soon as no other process listens at its path, and again once an
+//! engine that replaced it with the engine's own has stopped listening (decision D12).
 //!
 //! The folder is watched by inotify and the other process by its descriptor; other changes are
 //! found by slow polling. The daemon never replaces a socket on which a process listens. It never
@@ -52,8 +52,8 @@ struct PathHolder {
     connected: Instant,
 }
 
-/// Opens the socket and launches the pre-installed plugins; while an engine's own NRI listens
-/// there, the daemon consults no plugins.
+/// Opens the socket and launches the pre-installed plugins; while another process, such as an engine's
+/// own NRI, listens there, the daemon has no plugins.
 pub(crate) fn open(daemon: &Rc<Daemon>) {
     let slot = &daemon.registry.socket;
     returning::expect_at_start(daemon);
@@ -90,7 +90,7 @@ pub(crate) fn open(daemon: &Rc<Daemon>) {
 /// Resumes the socket of the previous program.
 ///
 /// # Errors
-/// Fails when its descriptor is not a listener.
+/// Fails when its descriptor is not open.
 pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
     let slot = &daemon.registry.socket;
     let since = saved.since;
@@ -117,7 +117,7 @@ pub(crate) fn resume(daemon: &Rc<Daemon>, saved: &SavedSocket) -> Result<()> {
 pub(crate) enum SocketChange {
     /// No change.
     None,
-    /// A new mode or group for this path.
+    /// A new mode or group at the same path.
     Mode,
     /// No socket.
     Off,
@@ -244,7 +244,7 @@ fn accept(daemon: &Rc<Daemon>, Bound { listener, file }: Bound) {
     slot.since.set(now());
 }
 
-/// Watches the path. Never ends.
+/// Watches the socket's path, and takes it when no other process listens there. Never ends.
 async fn keep_socket(daemon: Rc<Daemon>) {
     let path = daemon.config().socket_path.clone();
     let (mut other, timer) = (None, Timer::new());
@@ -362,7 +362,7 @@ fn end_standing_by(daemon: &Rc<Daemon>) {
     daemon.notify_crio_watch(PodNews::LookOut);
 }
 
-/// Notes why plugins cannot connect to the daemon; logged when it changes.
+/// Notes why plugins cannot connect to the daemon, and logs the reason if it is new.
 fn note_unavailable(daemon: &Daemon, path: &Path, why: NoPlugins) {
     let slot = &daemon.registry.socket;
     if slot.problem.borrow().as_ref() == Some(&why) {

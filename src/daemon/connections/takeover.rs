@@ -71,7 +71,7 @@ impl Takeover {
         Ok(Some(takeover))
     }
 
-    /// Refuses a newcomer that competes with the healthy plugin `old`.
+    /// Refuses a newcomer if processes keep replacing each other; never an upgrade, nor while `old` is doubtful.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_doubtful() {
             return Ok(());
@@ -128,7 +128,7 @@ pub(super) fn pass(
 /// Adds a plugin that has caught up to the chain, replacing earlier connections of its identity, which are returned.
 ///
 /// # Errors
-/// Fails with the reason why the earlier connection keeps its place.
+/// Fails with the reason why the plugin is not added.
 pub(super) fn take_place(
     daemon: &Daemon,
     connected: &Rc<ConnectedPlugin>,
@@ -153,7 +153,7 @@ pub(super) fn take_place(
     Ok(old)
 }
 
-/// Logs a takeover from `old`, and records it for later decisions.
+/// Logs a takeover from `old` and, unless it is an upgrade, records it for later decisions.
 fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     let (id, old_pid, at) = (&takeover.id, old.pid(), Instant::now());
     info!("{id}: {} took over from {}", process_name(takeover.pid), process_name(old_pid));

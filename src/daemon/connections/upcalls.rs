@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers the UpdateContainers requests that plugins send unprompted, one after the other. A
-//! plugin that replaces another connection cannot update before it has replaced it (D41).
+//! Answers the UpdateContainers requests that plugins send unprompted, those of a plugin one after the
+//! other. A plugin that replaces another connection cannot update before the replacement (D41).
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -101,9 +101,9 @@ pub(super) fn upcalls(
     Arc::new(UpdateRequests { requests: sender, registered, subscribed })
 }
 
-/// Returns the requesting plugin once its updates can be applied. A request of a plugin that is
-/// replacing another connection waits for that, at most half of the plugin's request time-out,
-/// because the request may come from a handler that must return first.
+/// Returns the requesting plugin once its updates can be applied. If the plugin is still replacing another
+/// connection, waits until it has replaced it, at most half of the plugin's request time-out, because
+/// the request may come from a handler that must return first.
 async fn may_ask(registration: &Registration, id: &str) -> Result<Rc<ConnectedPlugin>, String> {
     let plugin = registration.connected();
     let plugin = plugin.ok_or_else(|| format!("{id} has not been configured yet"))?;

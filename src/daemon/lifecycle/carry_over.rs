@@ -17,7 +17,8 @@ use crate::daemon::shared::{Daemon, log_failure};
 /// The event that `explain` names for values taken from the earlier container.
 const EVENT: &str = "restart under the same id";
 
-/// Keeps the plugins' values of a container whose record is about to be removed, if the container may be re-created.
+/// Keeps the record of a container that is about to be removed, if plugins set values after its creation and the
+/// container may be re-created; else drops the kept record of an earlier container, if this one was created.
 pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     let is_later = record.resources.overlay != record.resources.at_creation || is_moved(record);
     if !record.was_made() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles a container that the runtime has deleted: plugins receive any outstanding StopContainer
 //! and RemoveContainer, and the pod ends with its last container. If the engine keeps the container
-//! (`until_removed.rs`), RemoveContainer waits until it is removed there.
+//! (`until_removed.rs`), RemoveContainer waits until the engine removes it.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Removes the container.
+/// Removes the container's record, after the events that plugins have not received yet.
 pub(crate) async fn remove(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     stop::notify_once(daemon, key).await;
@@ -58,7 +58,7 @@ pub(crate) async fn handle_delete(daemon: &Rc<Daemon>, key: &ContainerKey) {
     }
 }
 
-/// Removes the container after a `delete` if the runtime no longer knows it.
+/// Handles the container's removal after a `delete`, if the runtime no longer has the container.
 ///
 /// # Errors
 /// Fails when the runtime's state is unreadable.

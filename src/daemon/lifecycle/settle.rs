@@ -188,7 +188,7 @@ async fn settle_create(
     Ok(())
 }
 
-/// Returns the container's init process after the call; if the runtime's files are unknown, the process that the
+/// Returns the PID of the init process after `create`; if the runtime's files are unknown, the PID that the
 /// runtime's `state` command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,

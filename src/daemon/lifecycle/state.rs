@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes a container's state: created, running, stopped, removed. Each function changes the record, writes the
-//! audit log for a creation, and sends the event to other programs. Its caller notifies plugins afterwards, so that
-//! they receive each event once.
+//! Changes a container's state: created, running, stopped, removed. The function for each change also sends the event
+//! to other programs, and writes the audit log once a creation has succeeded. Its caller notifies plugins afterwards,
+//! so that they receive each event once.
 
 use std::io;
 use std::rc::Rc;
@@ -65,8 +65,8 @@ fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// Sends an event of a container that had a process. An infrastructure container has only its pod's
-/// events, and a refused container never existed, so neither has events.
+/// Sends an event of a container that had a process, to other programs. Nothing is sent for an infrastructure
+/// container, which has only its pod's events, nor for a refused one, which never existed.
 fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
     let is_it = |record: &Rc<Container>| !record.is_sandbox && record.process.init_pid.is_some();
     if daemon.container(key).filter(is_it).is_some() {
@@ -124,8 +124,8 @@ pub(super) async fn written_code(daemon: &Daemon, record: &Container) -> Option<
     daemon.written_exit_code(record).await.or_absent().flatten()
 }
 
-/// Returns the exit code on record, else the one that the engine has written or published since; its files are read
-/// until the container is removed.
+/// Returns the exit code on record, else the one in the engine's exit file, in containerd's events, or in the engine's
+/// own record of the container.
 async fn exit_code(daemon: &Daemon, record: &Container) -> Option<i32> {
     match record.process.exit_code {
         Some(code) => Some(code),

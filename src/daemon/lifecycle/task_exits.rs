@@ -14,7 +14,7 @@ use crate::procfs;
 use crate::sources::follow_task_exits;
 use crate::state::Container;
 
-/// Follows the exits of this container's containerd, unless another task does.
+/// Follows the exits that this container's containerd reports, unless another task does.
 pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
     let is_containerds = record.engine.behaviour().has_shim;
     if !is_containerds || record.is_sandbox {

@@ -3,7 +3,7 @@
 //! plugin has a folder for each container and sandbox until it removes them. Such a container
 //! is removed, and plugins are notified, once that folder is gone.
 //!
-//! One watch serves all containers of an engine. Without a watch, and for every other engine, the
+//! One watch serves all folders with the same parent. Without a watch, and for every other engine, the
 //! runtime's `delete` is the removal. This module never writes to these folders.
 
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<b
         && daemon.look(&folder, presence::is_dir).await?)
 }
 
-/// Checks again after a pause whether the engine keeps a deleted container.
+/// Removes a deleted container unless its engine keeps it; checks at growing intervals until that is known.
 pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     let (daemon, record) = (Rc::clone(daemon), Rc::clone(record));
     tokio::task::spawn_local(async move {
@@ -115,7 +115,7 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
     records
 }
 
-/// Notifies plugins that the containers of these `records` are gone; in a task, because plugins may
+/// Removes each of these containers, unless its engine still keeps it; in a task, because plugins may
 /// be slow.
 fn remove_all(daemon: &Rc<Daemon>, records: Vec<Rc<Container>>) {
     if records.is_empty() {

@@ -30,7 +30,8 @@ use crate::stream::{EventKind, NodeEvent};
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
 /// Records an update's values as in force if the exited runtime accepted them, which a replaced state file
-/// proves. For crun, which has no such file, the cgroup files decide. A second call does nothing.
+/// proves. For crun, which replaces none, or if the earlier state is unknown, the cgroup files decide. Values that
+/// were not accepted are reverted. A second call does nothing.
 ///
 /// # Errors
 /// Fails when the runtime's result is unknown; a later call tries again.
@@ -60,7 +61,8 @@ pub(crate) fn is_replaced(
     Some(after.is_some() && after != *before)
 }
 
-/// Records the result of an update, from the cgroup files if no state file shows it.
+/// Records the result of an update, from the cgroup files if no state file shows it. Begins to restore the earlier
+/// values if the runtime did not accept the update.
 pub(crate) fn conclude(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -161,7 +163,7 @@ fn log_repeated(
 /// in force after a failed one (D39).
 ///
 /// # Errors
-/// Fails when it is unknown whether the runtime accepted it.
+/// Fails when it is unknown whether the runtime accepted the update.
 pub(crate) async fn settle(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

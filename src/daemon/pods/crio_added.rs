@@ -23,7 +23,7 @@ use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
 
-/// CRI-O's default folder. If CRI-O is configured otherwise, its first container shows the folder.
+/// CRI-O's default parent folder of pods. If CRI-O is configured otherwise, its first container shows the folder.
 const HOME: &str = "/run/containers/storage/overlay-containers";
 
 /// CRI-O's persistent root, which has a folder for each pod too; it is not watched for new pods.
@@ -123,7 +123,7 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
     }
 }
 
-/// Waits for the folder and watches it; `None` if it exists and cannot be watched.
+/// Waits for the folder and watches it; `None` if the folder, or one above it, exists and cannot be watched.
 async fn appears(daemon: &Daemon, home: &Path) -> Option<WatchedFolder> {
     loop {
         if let Some(watched) = daemon.watch_folder(home).await.or_absent()? {
@@ -216,7 +216,7 @@ async fn consider(daemon: &Rc<Daemon>, home: &Path, name: &OsStr) {
     });
 }
 
-/// Waits for the folder's document; `None` if none appears.
+/// Waits for the folder's document; `None` if the folder is removed or cannot be watched, or the pod is known by now.
 async fn arrives(daemon: &Rc<Daemon>, home: &Path, id: &str) -> Option<PodFolder> {
     let folder = home.join(id);
     let userdata = folder.join("userdata");

@@ -19,14 +19,14 @@ use crate::daemon::pods::life;
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::WatchedFolder;
 
-/// Interval of checks of a pod when the kernel has no inotify watch left.
+/// Interval of checks of a pod while the kernel has no inotify watch left, or the pod's folder cannot be examined.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file by which CRI-O marks a pod as stopped, and the two roots that may hold it.
+/// The file with which CRI-O marks a pod as stopped, and the two roots below which it may be.
 const MARK: &str = "stopped";
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
-/// Watches a pod that CRI-O represents by a folder until the pod ends; does nothing for other pods.
+/// Watches a pod that CRI-O represents by a folder, and stops and ends it as CRI-O does; does nothing for other pods.
 pub(crate) fn follow(daemon: &Rc<Daemon>, id: &str) {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path.map(|path| daemon.host.path(path)) else { return };

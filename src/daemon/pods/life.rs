@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles the life of a pod: it is announced once, stopped after its members, and removed.
 //!
-//! An engine with pods makes an infrastructure container for each: its `start` is the pod's
-//! RunPodSandbox, its `delete` the pod's end. On other engines, every container is its own pod.
+//! Most engines with pods make an infrastructure container for each: its `start` causes the pod's
+//! RunPodSandbox, its `delete` ends the pod. On engines without pods, every container is its own pod.
 
 use std::rc::Rc;
 
@@ -91,7 +91,7 @@ pub(crate) fn adopt_arrived(daemon: &Daemon, description: &Description) -> Resul
     put(daemon, Pod { state: PodState::Ready, ..record(daemon, description, None) })
 }
 
-/// Announces a pod that plugins do not know; a refusal fails the request.
+/// Announces the pod of a container that is being created, unless it was announced before; a refusal fails the create.
 pub(crate) async fn announce(
     daemon: &Rc<Daemon>,
     description: &Description,
@@ -134,7 +134,8 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
 }
 
 /// Records the pod of a container that was made without the daemon; as ready, unless the container is a sandbox that
-/// does not run. Plugins receive the pod by Synchronize, not as an event.
+/// does not run, or one of nri-runc whose pod requires a plugin. Plugins receive the pod by Synchronize, not as an
+/// event.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,
@@ -186,7 +187,7 @@ pub(crate) fn is_ready(daemon: &Daemon, id: &str) -> bool {
 }
 
 /// Announces a running pod to the plugins that do not know it. `was_ready`: the pod was already on
-/// record as running, and its event was emitted.
+/// record as running, and other programs have received its `PodRunning`.
 pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: bool) {
     let notification = daemon.pod_notification(Event::RunPodSandbox, id);
     if let Some(notification) = notification.filter(|_| is_ready(daemon, id)) {
@@ -200,8 +201,8 @@ pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: boo
     }
 }
 
-/// Sends RunPodSandbox. After a refusal, the plugins that know the pod receive StopPodSandbox and
-/// RemovePodSandbox.
+/// Sends RunPodSandbox, unless the pod was announced before. After a refusal, the plugins that know the
+/// pod receive StopPodSandbox and RemovePodSandbox.
 pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     if known.is_some_and(|pod| pod.state != PodState::Ready) {
@@ -219,7 +220,7 @@ pub(crate) async fn run(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     begin(daemon, id).await
 }
 
-/// Adds the promises about a pod to its record; they are written with the pod's state.
+/// Adds the promises about a pod to its record in memory; the next change of the pod's state writes them to disk.
 async fn learn_promises(daemon: &Daemon, id: &str) {
     let Some(mut known) = daemon.records.read().pod(id).cloned() else { return };
     promises::add_to_pod(daemon, &mut known).await;
@@ -282,8 +283,9 @@ async fn end_refused(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// Sends RunPodSandbox to the plugins in turn until one refuses. Before that, the record lists the required plugins as
-/// not asked, so that no pod looks answered if the daemon dies meanwhile (D40).
+/// Sends RunPodSandbox to the plugins in turn until one refuses; refuses also if a required plugin is missing or does
+/// not answer. Before the plugins are asked, the record lists the required ones as not asked, so that no pod looks
+/// answered if the daemon dies meanwhile (D40).
 async fn ask(daemon: &Rc<Daemon>, id: &str, notification: &Notification) -> Result<()> {
     let Some(pod) = daemon.records.read().pod(id).cloned() else { return Ok(()) };
     let requirement = Requirement::of_pod(daemon, &pod);
@@ -360,7 +362,7 @@ fn mark_stopped(daemon: &Daemon, id: &str) -> bool {
     is_ready
 }
 
-/// Ends the pod: sends StopPodSandbox and RemovePodSandbox, each once, and drops the record.
+/// Ends the pod: sends StopPodSandbox and RemovePodSandbox, each once, if it was announced, and drops the record.
 pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     let Some(state) = daemon.records.read().pod(id).map(|pod| pod.state) else { return };
     stop(daemon, id).await;
@@ -372,7 +374,7 @@ pub(crate) async fn end(daemon: &Rc<Daemon>, id: &str) {
     forget(daemon, id);
 }
 
-/// Whether a pod exists although it has no containers; true while that is unknown.
+/// Whether the engine still has the pod's folder, true while that is unknown; false for a pod that has none.
 async fn lasts(daemon: &Daemon, id: &str) -> bool {
     let path = daemon.records.read().pod(id).and_then(|pod| pod.lives_with.clone());
     let Some(path) = path else { return false };

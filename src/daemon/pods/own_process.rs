@@ -22,8 +22,8 @@ pub(crate) struct Unaddressed {
     process: (u32, Option<u64>),
 }
 
-/// Sets the pod's process to the container's if it has none, and looks up its addresses until they
-/// are known. The engine may set up the network at any time before the start.
+/// Sets the pod's process to the container's if it has none, and looks up its addresses if they are unknown.
+/// Called at several steps, because the engine may set up the network at any time before the start.
 pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if let Some(pod) = take(daemon, key) {
         look_up(daemon, &pod).await;
@@ -124,7 +124,7 @@ fn reports_its_pods(pod: &Pod) -> bool {
     pod.engine.behaviour().reports_pods
 }
 
-/// Looks up the addresses of one pod.
+/// Looks up and records the addresses of one pod.
 pub(crate) async fn look_up(daemon: &Daemon, pod: &Unaddressed) {
     let (pid, start) = pod.process;
     note(daemon, pod, sources::addresses(&daemon.host, pid, start).await);

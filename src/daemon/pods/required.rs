@@ -74,8 +74,8 @@ impl<'n> Requirement<'n> {
         Self { daemon, pod: message, container: None, ruled, is_exempt, is_validated, promises }
     }
 
-    /// Waits for required plugins that are not connected: after a daemon start for the expected
-    /// plugins (D14), then up to the `wait` of the plugin or promise, but no longer than the caller.
+    /// Waits for required plugins that are not connected: after a daemon start for the expected plugins
+    /// (D14), then up to the shortest `wait` of a missing plugin or its promise; never longer than the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;
@@ -115,8 +115,8 @@ impl<'n> Requirement<'n> {
         missing.is_ok_and(|missing| missing.is_empty()) && self.unmet(is_present).next().is_none()
     }
 
-    /// Refuses a pod or container when a required plugin is missing (D14). For a container, the default validator
-    /// checks its list and the pod's annotation after the plugins' responses.
+    /// Refuses a pod or container when a required plugin is missing (D14), or protecting parts of the configuration are
+    /// unreadable. For a container, the default validator checks its list and the pod's annotation after the responses.
     pub(crate) fn require_connected(&self) -> Result<()> {
         self.require_sound_configuration()?;
         self.require_promised()?;
@@ -313,8 +313,8 @@ impl<'n> Requirement<'n> {
         names
     }
 
-    /// Returns the required plugins that are not present, by the operator's list, the default validator's
-    /// and the pod's annotation.
+    /// Returns the plugins that the operator's list, the default validator's or the pod's annotation requires
+    /// and that are not present.
     fn missing(
         &self,
         is_present: impl Fn(&str) -> bool,

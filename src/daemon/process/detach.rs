@@ -32,7 +32,7 @@ pub(crate) fn reset_inherited_attributes(host: &Host) {
     leave_cgroup(host);
 }
 
-/// Limits that would eventually end or impair the daemon, and the minimum each needs.
+/// Limits that would eventually end or impair the daemon, and the lowest value of each with which it can work.
 const LIMITS: [(Resource, &str, u64); 6] = [
     // A descriptor for each container, and some more.
     (Resource::RLIMIT_NOFILE, "RLIMIT_NOFILE", 1024),
@@ -83,7 +83,8 @@ fn lift(
 /// Resets the priorities to those of an ordinary process.
 ///
 /// # Errors
-/// Fails if a priority cannot be reset: a daemon without CPU time would seem to hang.
+/// Fails if the scheduling policy, a positive nice value or the idle I/O class remains: a daemon without CPU time
+/// would seem to hang.
 #[expect(unsafe_code, reason = "priorities of this process, which no library sets")]
 pub(crate) fn reset_priorities() -> Result<()> {
     use nix::libc;
@@ -141,8 +142,8 @@ pub(crate) fn refuse_no_new_privs() -> Result<()> {
     .hint("let a service manager start it; see docs/install.md"))
 }
 
-/// Resets signals to their defaults: ignored ones stay ignored across exec, and an ignored SIGCHLD
-/// would lose the exit codes of the daemon's children.
+/// Resets all signals but SIGPIPE to their defaults: ignored ones stay ignored across exec, and an ignored
+/// SIGCHLD would lose the exit codes of the daemon's children.
 #[expect(unsafe_code, reason = "sigaction")]
 fn reset_signals() {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());

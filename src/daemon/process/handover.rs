@@ -32,7 +32,7 @@ const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 /// Writes a state of this version into a memory file.
 ///
 /// # Errors
-/// Fails when the kernel lacks memory for it, or the next program could not read it.
+/// Fails when the kernel lacks memory for the state, or the state is longer than [`limits::HANDOVER`].
 pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
     let doing = || "keeping the state for the next program";
     if u64::try_from(document.len()).unwrap_or(u64::MAX) > limits::HANDOVER {
@@ -54,7 +54,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
 /// Reads the state that the previous program left in descriptor `number`, and closes that descriptor.
 ///
 /// # Errors
-/// Fails on a file without a state, an incomplete state, or one of an unknown version.
+/// Fails on a file without a state, an incomplete or damaged state, or one of an unknown version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
     let doing = || "reading the previous program's state";
@@ -144,7 +144,7 @@ pub(crate) fn close_inherited() {
     }
 }
 
-/// Returns the number by which a descriptor is passed on.
+/// Returns the number under which a descriptor is passed on.
 pub(crate) fn number(descriptor: &impl AsRawFd) -> RawFd {
     descriptor.as_raw_fd()
 }

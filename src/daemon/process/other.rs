@@ -22,7 +22,7 @@ use crate::procfs;
 /// Time limit for the other daemon to restore a run directory that was removed or mounted over.
 const RESTORE_WAIT: Duration = Duration::from_secs(3);
 
-/// Interval of checks meanwhile.
+/// Interval of checks during [`RESTORE_WAIT`].
 const RESTORE_CHECK: Duration = Duration::from_millis(20);
 
 /// A daemon with another run directory.
@@ -57,7 +57,8 @@ impl OtherDaemon {
     }
 }
 
-/// Refuses to start a daemon beside another one that serves the plugins.
+/// Refuses to start a daemon beside another one that serves the plugins. Before that, calls
+/// [`carry_protecting_plugins`] if the other one is of this program and configuration.
 ///
 /// # Errors
 /// Fails with a line that names that daemon.
@@ -110,7 +111,7 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
 }
 
 /// Returns the daemon of this installation, or one that serves the same plugins, if its run directory differs from
-/// `config`'s; `only` is the configuration file named on the command line.
+/// `config`'s; `only` is the only configuration file to read, if one was named.
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();

@@ -57,7 +57,7 @@ impl StartedWith {
         self.state_version
     }
 
-    /// Returns the only configuration file to read, if the command line named one.
+    /// Returns the only configuration file to read, if one was named.
     pub(crate) fn only(&self) -> Option<&Path> {
         self.only.as_deref()
     }
@@ -101,7 +101,7 @@ impl StartedWith {
         changed
     }
 
-    /// Puts these files in force, except for values that need a restart.
+    /// Records that these files are in force, except for values that need a restart.
     pub(crate) fn put_in_force(&self, loaded: &Loaded) {
         self.in_force.borrow_mut().clone_from(&loaded.files);
         *self.of_root.borrow_mut() = loaded.of_root();

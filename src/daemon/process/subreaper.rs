@@ -74,7 +74,7 @@ pub(crate) fn stand_aside() -> Option<StandIn> {
     }
 }
 
-/// Closes all other descriptors, because their readers wait for the daemon's end, not for this process's.
+/// Closes all descriptors above 2 but this one: readers of the others wait for the daemon's end, not this process's.
 #[expect(unsafe_code, reason = "closing descriptors by number")]
 fn keep_only(descriptor: &OwnedFd) {
     let number = descriptor.as_raw_fd().unsigned_abs();

@@ -43,7 +43,7 @@ use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
 use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, Skipped};
 
-/// Time for which a runtime's `start` or `delete` is followed; afterwards another process may have its PID.
+/// Time limit for a runtime's `start` or `delete` to exit; its outcome is then read even if it still runs.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 
 /// Attempts to notify plugins of a container whose state is unknown; together they take about a minute.
@@ -70,8 +70,8 @@ impl BypassNote {
     }
 }
 
-/// Handles all calls that bypassed the daemon, oldest first, before any plugin registers.
-/// [`follow`] reads unreadable notes again, and new ones.
+/// Handles the notes of all calls that bypassed the daemon or that wrappers refused, oldest first, before
+/// any plugin registers. [`follow`] reads unreadable notes again, and new ones.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     if let Err(error) = adopt_all(daemon).await {
         warn!("a call that bypassed the daemon is not taken over yet: {error}");
@@ -88,8 +88,8 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     taken
 }
 
-/// Handles calls that bypass the daemon from now on: their wrappers received no response from this
-/// daemon or its predecessor.
+/// Handles calls that bypass the daemon, or that wrappers refuse, from now on: these wrappers received no
+/// response from this daemon or its predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     // The folders are created now, because the run directory must contain them.
     let mut watched = watch_both(daemon).or_absent();
@@ -202,7 +202,7 @@ async fn take_up(daemon: &Rc<Daemon>, path: &Path, key: Option<&ContainerKey>) -
     // The note is removed only now, when the records have its content: if the daemon dies earlier,
     // the next daemon must find it again.
     let _taken = std::fs::remove_file(path);
-    // Of a start, `follow_start` notifies plugins once the runtime has exited.
+    // After a start, `follow_start` notifies plugins once the runtime has exited.
     if let Some(key) = key.filter(|_| note.verb != Verb::Start.name()) {
         announce_or_repeat(daemon, key).await;
     }
@@ -393,7 +393,7 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
     daemon.change(key, |record| limits::keep_ends(&mut record.outcome.skipped, skipped));
 }
 
-/// Records the container if the runtime made it and it still exists.
+/// Records the container if the runtime made it and it still exists, or if the runtime is still creating it.
 async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let init = state_dir::init_pid(&daemon.host, &call.key)?;
     let old = daemon.container(&call.key);

@@ -133,7 +133,7 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
     Ok(())
 }
 
-/// Records the outcome of runtime processes that exited while no daemon ran.
+/// Records the outcome of runtime processes that exited while no daemon ran, and watches those that still run.
 ///
 /// # Errors
 /// Fails when the runtime's state is unreadable.
@@ -212,7 +212,7 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     own_process::take(daemon, key)
 }
 
-/// Returns the verbs of this container whose runtime process still runs.
+/// Returns the verbs of this container, except an `update`, whose runtime process still runs.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -259,7 +259,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }
 
-/// Returns a verb that an earlier daemon decided.
+/// Returns the pending verb that an earlier daemon permitted; `process` is the runtime process of the verb.
 async fn pending(
     daemon: &Rc<Daemon>,
     record: &Container,

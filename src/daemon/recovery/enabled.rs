@@ -3,8 +3,8 @@
 //! (decision D7). Deleted containers are removed, started ones are marked running, and new ones are recorded as far as
 //! the runtimes' state shows them (`rediscover.rs`).
 //!
-//! A file in the run directory requests this, so that the request survives if no daemon runs.
-//! Dropped notes (`notes.rs`) request it too, and the file then has the reason. No plugin is
+//! A file in the run directory requests the catching up, so that the request survives if no daemon
+//! runs. Dropped notes (`notes.rs`) also cause this file, which then has the reason. No plugin is
 //! asked and no container changed.
 
 use std::rc::Rc;
@@ -27,7 +27,8 @@ use crate::state::{Container, Lifecycle, PodState, Skipped};
 const WHY: &str = "created while plugins were disabled";
 const ENABLED: &str = "plugins are enabled again";
 
-/// While plugins are disabled, records that in the file. Else catches up if the file exists, and removes it.
+/// While plugins are disabled, writes the file that requests catching up. Else catches up if the file exists, and
+/// removes it.
 pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     let (config, file) = (daemon.config(), daemon.config().was_disabled_file());
     if config.is_disabled() {
@@ -95,7 +96,7 @@ async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     is_all
 }
 
-/// Corrects a record by the runtime's state, in the container's turn.
+/// Corrects a record from the runtime's state, in the container's turn.
 async fn compare(daemon: &Rc<Daemon>, record: &Container) -> Result<()> {
     let lane = daemon.lane(&record.key);
     let turn = lane.turn.lock().await;

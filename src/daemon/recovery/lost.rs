@@ -113,7 +113,7 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
 /// receive the outstanding events. `is_forced`: even if the runtime still has the container.
 ///
 /// # Errors
-/// Fails when no record or several match, or while the container exists.
+/// Fails when no record or several match, or while the container or pod exists.
 pub(crate) async fn forget(
     daemon: &Rc<Daemon>,
     wanted: &str,

@@ -38,7 +38,7 @@ pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Records the container's pod, described from its bundle; false if the runtime does not know the
+/// Records the container's pod, described from its bundle; false if the runtime has no such
 /// container.
 async fn describe_pod(daemon: &Rc<Daemon>, container: &Container) -> Result<bool> {
     let wanted = if container.by_plain_runtime { Wanted::Plain } else { Wanted::Ours };

@@ -32,15 +32,15 @@ use crate::plugin::Event;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// The note in the record of each such container.
+/// The note in the record of each container that the plain runtime made.
 const WHY: &str = "created without nri-runc: no plugin adjusted it";
 
 /// Name under which hanging calls on the state directories are counted. The directories share it,
 /// because normally they are on one file system.
 const ROOTS: &str = "the runtimes' state directories";
 
-/// Time that a starting daemon spends on these containers, because wrappers wait meanwhile. The
-/// remaining containers follow while it serves requests.
+/// Time limit for a starting daemon's search for the plain runtime's containers, because wrappers wait
+/// meanwhile. The remaining containers follow while the daemon serves requests.
 const START_WAIT: Duration = Duration::from_secs(3);
 
 fn is_wanted(daemon: &Daemon) -> bool {
@@ -77,7 +77,7 @@ pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     is_any
 }
 
-/// Follows the state directories as long as the scope is the node; returns at once if another task
+/// Follows the state directories as long as the scope is `node`; returns at once if another task
 /// already follows them.
 pub(crate) async fn follow(daemon: Rc<Daemon>) {
     if daemon.watches.node_scope.is_followed.replace(true) {
@@ -250,7 +250,7 @@ fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
     daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
-/// Checks a new folder; returns false if the folder must be checked again.
+/// Checks a new folder and records its container; returns false if the folder must be checked again.
 async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     let Some(id) = name.to_str().map(ToOwned::to_owned) else { return true };
     let (place, path, one) = (root.to_string_lossy().into_owned(), root.to_owned(), id.clone());
@@ -343,7 +343,8 @@ async fn look_at_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds the plain runtime's containers that are not on record. The search ends at the deadline `until`.
+/// Finds the plain runtime's containers that are not on record, up to [`limits::PLAIN_CONTAINERS`] with those on
+/// record. The search ends at the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,
@@ -397,8 +398,8 @@ fn has_all(daemon: &Daemon) -> bool {
     plain(daemon).len() >= limits::PLAIN_CONTAINERS
 }
 
-/// Removes the containers (of this ID, or all) whose runtime has deleted them. Returns false if a
-/// folder may already belong to another container whose runtime has not written its state yet.
+/// Removes the plain runtime's containers (of this ID, or all) that are deleted, or replaced by another of the same
+/// ID. Returns false if a folder may belong to another container whose runtime has not written its state yet.
 async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
     let mut known = plain(daemon);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));

@@ -4,8 +4,8 @@
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container is
 //! recorded only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
-//! (`runtime_roots`). A starting daemon searches only if none of this boot has stamped the run directory yet. No plugin
-//! is asked and no container changed.
+//! (`runtime_roots`). A starting daemon searches only if no daemon of this boot has stamped the run directory yet. No
+//! plugin is asked and no container changed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -186,7 +186,7 @@ pub(super) struct ContainerFolder {
     file: (u64, u64),
 }
 
-/// Returns the runtimes' state directories that exist. The calls may hang if they are on a file server.
+/// Returns the runtimes' state directories; some may not exist. The calls may hang if they are on a file server.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.
@@ -297,7 +297,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the folders that match a path with at most one `*` in each name.
+/// Returns the paths that match a path with at most one `*` in each name; names after the last `*` may not exist.
 fn spelled_out(pattern: &Path) -> Result<Vec<PathBuf>> {
     let mut paths = vec![PathBuf::from("/")];
     for part in pattern.components().skip(1) {

@@ -50,7 +50,8 @@ const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for requests in flight, of plugins and of wrappers.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
-/// Time limit, while new requests are held, for plugins to register and be synchronized; then their connections end.
+/// Time limit, while new requests are held, for plugins to register and be synchronized; then the connections of
+/// external ones end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
 /// Time for which new requests are held if only unprompted plugin requests are unfinished, and the
@@ -240,8 +241,8 @@ impl Reexec<'_> {
         }
     }
 
-    /// Waits until the daemon is idle and no caller is connected; false if for too long only
-    /// requests of plugins kept it busy.
+    /// Waits until the daemon is idle and no caller is connected; false if the daemon is still busy
+    /// after [`HOLD`] although no wrapper's request is unfinished.
     async fn until_quiet(&self) -> bool {
         let begun = Instant::now();
         loop {

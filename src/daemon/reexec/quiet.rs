@@ -27,7 +27,7 @@ pub(super) fn is_quiet(daemon: &Daemon, drain: &Drain) -> bool {
         && !has_other_children(daemon)
 }
 
-/// Whether a plugin is still connecting or being synchronized, or its lost connection is not handled yet.
+/// Whether a plugin is still connecting or being synchronized, or a lost or replaced connection is not removed yet.
 pub(super) fn has_unsettled_plugins(daemon: &Daemon) -> bool {
     daemon.registry.roster.has_unregistered()
         || daemon.registry.has_replaced()

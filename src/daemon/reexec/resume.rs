@@ -53,7 +53,7 @@ impl Predecessor {
     /// Reads the state in this descriptor.
     ///
     /// # Errors
-    /// Fails when it is unusable; every descriptor but the first three is then closed.
+    /// Fails when it is unusable; all descriptors but the first three and the service manager's are then closed.
     pub(crate) fn read(number: RawFd, config: &Config) -> Result<Self> {
         let read = Self::read_state(number, config);
         if read.is_err() {
@@ -133,7 +133,7 @@ pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     catch_up::recover(daemon, &unknown);
 }
 
-/// Reports that the daemon continues as this program.
+/// Logs that the daemon continues as this program, and answers the callers that wait for it.
 pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
     let held = Duration::from_nanos(clock::monotonic().saturating_sub(waiting.held_at));
     daemon.report.metrics.observe_reexec(held);

@@ -130,7 +130,7 @@ impl ConnectedPlugin {
         self.chained.launched
     }
 
-    /// Whether the plugin's last request timed out (a strike).
+    /// Whether a request has timed out since the plugin's last answer (a strike).
     pub(crate) fn has_strikes(&self) -> bool {
         self.chained.has_strikes()
     }

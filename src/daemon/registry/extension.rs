@@ -46,7 +46,7 @@ impl FormerExecs {
         !self.left().is_zero()
     }
 
-    /// Returns the remaining time for these plugins to return.
+    /// Returns the remaining time for plugins that protected execs to return.
     pub(crate) fn left(&self) -> Duration {
         let until = self.expected.get();
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
@@ -64,7 +64,7 @@ impl Registry {
         connected.iter().filter(takes).collect()
     }
 
-    /// Returns how the synchronized plugins, and those that may still return, together handle execs.
+    /// Returns how the synchronized plugins, and those that protected execs and may still return, handle execs.
     pub(crate) fn exec_interest(&self) -> PluginExecs {
         let is_expected = self.returning.execs.are_expected();
         let mut wanted = PluginExecs { asks: is_expected, protects: is_expected, notes: false };

@@ -2,9 +2,9 @@
 //! Keeps the registered plugins (`chain/members.rs` keeps their order), and decides which receive an event, by the pods
 //! and containers that each knows (`ConnectedPlugin::known`). `chain` sends the requests.
 //!
-//! Invariant: each plugin receives each pod and container exactly once, by Synchronize or by event.
-//! No event waits for a plugin that is still being synchronized: events are queued for it and sent
-//! afterwards.
+//! Invariant: each plugin receives each pod and container that no rule hides from it exactly once, by
+//! Synchronize or by event. No event waits for a plugin that is still being synchronized: events are
+//! queued for it and sent afterwards.
 //!
 //! This module never accepts a connection and changes no record. It imports `watch`.
 
@@ -298,7 +298,7 @@ impl Registry {
     }
 
     /// Adds to the chain a plugin that has received its queued events, in place of all earlier
-    /// connections of its identity. Returns these; they receive no further request or event.
+    /// connections of its identity. Returns the replaced ones, which receive no further request or event.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let old = self.connected.replace(|other| is_predecessor(other, plugin), plugin);
@@ -359,8 +359,8 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// Makes plugins that had not received a failed RunPodSandbox or CreateContainer yet forget its
-    /// subject: they must not receive the events of the rollback.
+    /// Makes plugins that had not yet received a failed RunPodSandbox or CreateContainer forget the pod
+    /// or container: they must not receive the events of the rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],
@@ -374,8 +374,8 @@ impl Registry {
         }
     }
 
-    /// Makes subscribers that were too busy to receive this start event forget its subject, so that
-    /// they receive no later events about it.
+    /// Makes subscribers that were too busy to receive this start event forget the pod or container,
+    /// so that they receive no later events about it.
     pub(crate) fn forget_busy(
         &self,
         subscribers: &[Rc<ChainedPlugin>],
@@ -411,7 +411,7 @@ impl Registry {
         chain::notify_all(&self.record_and_select(notification), notification).await
     }
 
-    /// Notifies the plugins that do not know a subject of its start, which happened without the daemon.
+    /// Sends a pod's or container's start, which happened without the daemon, to the plugins that do not know it yet.
     pub(crate) async fn notify_late(&self, notification: &Notification) {
         let subject = Subject::about(notification);
         let connected = self.connected();

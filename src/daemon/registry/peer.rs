@@ -33,7 +33,7 @@ pub(crate) struct PeerFacts {
     pub(crate) is_on_host: bool,
     /// Whether its program is this host's file at that path; `None` until an `exe:` pattern needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
-    /// Whether the process runs in a container that nri-runc knows.
+    /// Whether the process runs in a container on record, or may do so because its cgroup is unreadable.
     pub(crate) is_contained: bool,
     /// Namespace and name of its pod, if only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,
@@ -114,7 +114,7 @@ fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
 }
 
 impl PeerFacts {
-    /// Whether this `exe:` pattern matches the path, so that the program's file must be examined.
+    /// Whether the process is on the host and this `exe:` pattern matches its path, so that its file must be examined.
     fn may_be_program(&self, pattern: &str) -> bool {
         self.is_on_host && !self.is_contained && glob::matches_path(pattern, &self.program)
     }

@@ -52,7 +52,7 @@ impl PreInstalled {
         outcome
     }
 
-    /// Whether `NN-name` belongs to a file, or may belong to one.
+    /// Whether only its file's process may be `NN-name`; true for every name while the files are unknown.
     pub(crate) fn owns(&self, id: &str) -> bool {
         self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
     }

@@ -62,7 +62,7 @@ impl ReturningPlugins {
         *self.expected.borrow_mut() = expected;
     }
 
-    /// Makes creates wait for the restarted plugin `id`, as after a daemon start.
+    /// Makes creates wait for the plugin `id`, as after a daemon start.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }
@@ -133,7 +133,7 @@ impl ReturningPlugins {
         awaited.len() > known
     }
 
-    /// Waits until every expected plugin that may still return is present; returns the late ones.
+    /// Waits, up to the deadline, until every expected plugin that may still return is present; returns the late ones.
     pub(super) async fn wait(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let Some(until) = self.until.get() else { return Vec::new() };
         let begun = Instant::now();

@@ -22,7 +22,7 @@ use crate::daemon::registry::times;
 use crate::error::Error;
 use crate::text::rfc3339_nanos;
 
-/// Time for which a disconnected plugin is shown, unless it was disconnected for time-outs.
+/// Time for which a disconnected plugin is shown, unless a request had timed out since its last answer.
 const SHOWN: Duration = Duration::from_secs(3600);
 
 /// Plugins before their registration and after their disconnection, and the launched plugins.
@@ -89,7 +89,7 @@ impl LaunchRecord {
         Some(format!("it is older than its file or configuration: the newer one {why}"))
     }
 
-    /// Records that the previous program's run continues, after this many starts.
+    /// Records a run of this file, new or continued from the previous program; `starts` is the number of starts so far.
     pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
@@ -98,7 +98,7 @@ impl LaunchRecord {
         *self.log_before.borrow_mut() = before;
     }
 
-    /// Records that the plugin has exited, and is restarted after this pause.
+    /// Records that the plugin is started again after this pause.
     pub(crate) fn starts_again_in(&self, pause: Duration) {
         self.again_at.set(Some(Instant::now() + pause));
     }
@@ -267,8 +267,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Returns the plugins that disconnected within the last hour, and all that were disconnected for
-    /// time-outs and have not reconnected.
+    /// Returns the plugins that disconnected or were refused within [`SHOWN`], and those that disconnected
+    /// earlier after a time-out.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);

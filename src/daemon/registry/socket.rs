@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the state of the plugin socket: the process that listens on it, and since when.
+//! Keeps the state of the plugin socket: whether this daemon or another process listens on it, and since when.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use crate::answers::{Listener, ListeningState, SocketState};
 use crate::plugin::socket::{NoPlugins, SocketFile};
 
-/// The process that listens on the plugin socket, and since when.
+/// The plugin socket: this daemon's listener, or why it has none, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct PluginSocket {
     /// The socket file that this daemon made.
@@ -20,7 +20,7 @@ pub(crate) struct PluginSocket {
     pub(crate) listener: Cell<Option<RawFd>>,
     pub(crate) problem: RefCell<Option<NoPlugins>>,
     pub(crate) since: Cell<i64>,
-    /// Whether plugins could connect to this daemon at any time since its start.
+    /// Whether the daemon has been in charge of plugins at any time since its start, even if none could connect.
     pub(crate) was_open: Cell<bool>,
     pub(crate) accepting: RefCell<Option<JoinHandle<()>>>,
     /// The task that watches the path.
@@ -38,7 +38,7 @@ pub(crate) struct SavedSocket {
 }
 
 impl PluginSocket {
-    /// Returns the socket's current state.
+    /// Returns the socket's state for the next program.
     pub(crate) fn save(&self) -> SavedSocket {
         let file = self.file.get();
         SavedSocket {
@@ -49,9 +49,9 @@ impl PluginSocket {
         }
     }
 
-    /// Whether the engine itself has served NRI plugins ever since this daemon started; a wrapper
-    /// then only executes the runtime. False once the daemon has had the path: if the path is lost
-    /// later, connected plugins stay in use and required ones stay required.
+    /// Whether another process, normally the engine, has served NRI plugins ever since this daemon
+    /// started; a wrapper then only executes the runtime. False once the daemon has had the path: if the
+    /// path is lost later, connected plugins stay in use and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }

@@ -125,7 +125,7 @@ pub(crate) fn taken_over_by(plugin: &ConnectedPlugin) -> String {
     format!("{} took over from it", process_name(plugin.pid()))
 }
 
-/// Returns a process as operators see it; the kernel does not show one in another PID namespace.
+/// Returns a process's name for operators; the kernel shows no PID of a process in another PID namespace.
 pub(crate) fn process_name(pid: Option<i32>) -> String {
     match pid.filter(|pid| *pid > 0) {
         Some(pid) => format!("process {pid}"),

@@ -379,7 +379,7 @@ fn shown(line: &LoggedLine, fits: bool) -> String {
     row(line, detail, fits)
 }
 
-/// Formats a process that `exec` started: its arguments, its result, the user and the callers.
+/// Formats the process of an `exec`: its arguments, result, user, terminal and callers.
 fn process(line: &LoggedLine) -> String {
     let list = |words: &[String], between| {
         words.iter().map(|word| printable(word)).collect::<Vec<_>>().join(between)
@@ -391,7 +391,7 @@ fn process(line: &LoggedLine) -> String {
     format!("{args}{result}{code}  user {user}{terminal}  by {}", list(&line.caller, " < "))
 }
 
-/// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
+/// Formats `NAMESPACE/POD/CONTAINER`, with an ID in place of a missing name, without missing parts.
 fn about(subject: &AuditSubject) -> String {
     let AuditSubject { namespace, pod, pod_id, container, container_id, .. } = subject;
     let name_or_id =

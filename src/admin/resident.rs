@@ -275,7 +275,7 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     Ok(Stopped { stopped: true, pid: Some(pid), how })
 }
 
-/// Restarts the daemon, with its own configuration file and program.
+/// Restarts the daemon with the configuration file and program that it has, or starts one.
 pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;

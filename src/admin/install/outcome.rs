@@ -15,7 +15,7 @@ use crate::text::printable;
 pub(super) struct ResultDetails {
     /// Whether this was a dry run, which changed nothing.
     pub(super) dry: bool,
-    /// Whether an entry was removed from the engine's configuration.
+    /// Whether the handler's entry, or its use as the default runtime, was removed.
     pub(super) removes_entry: bool,
     /// The commands by which engines reload their files: first those of engines whose NRI is
     /// switched off or on again, then the engine's own.
@@ -34,7 +34,7 @@ pub(in crate::admin) struct Outcome {
     dry_run: bool,
     pub(in crate::admin) files: Vec<ChangedFile>,
     pub(in crate::admin) notes: Vec<String>,
-    /// The command that makes the engine reload its files.
+    /// The commands that make engines reload their files; empty if no file changes.
     pub(in crate::admin) next: String,
     #[serde(rename = "use")]
     usage: Vec<String>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command by which an engine reloads its configuration. For a distribution's containerd it
-//! restarts the distribution's service, which is found by its process, its init script or its
-//! units. This module only reads.
+//! The command that makes an engine reload its configuration. For a distribution's containerd, the
+//! command restarts the distribution's service, which is found by its process, its init script or
+//! its units. This module only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::named::named;
 
 named! {
-    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the
+    /// The kind of an entry, in the order of `docs/audit.md`. Scripts search for these names in the
     /// lines.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]

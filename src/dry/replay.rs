@@ -363,8 +363,8 @@ impl ScriptObserver {
         Ok(())
     }
 
-    /// Applies the state of one of the first lines: the very first must not have `adds`, and the
-    /// next ones must (`may_add`). Returns false for any other line.
+    /// Applies the state of one of the first lines: the very first must replace the state, the next
+    /// ones must add to it (`may_add`). Returns false for any other line.
     fn begins_with(&self, line: &RawLine, may_add: bool) -> bool {
         let Ok(bytes) = line else { return false };
         match line::parse(String::from_utf8_lossy(bytes).trim()) {

@@ -86,7 +86,7 @@ pub(super) fn outcome(
 impl Answer for Outcome {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// Renders the diff of a dry run, else one line per file; then notes and the next steps.
+    /// Renders the diff of a dry run and the notes; else a line per file, the notes and next steps.
     fn page(&self, _: Format) -> String {
         let Self { dry_run, files, notes, next, usage, .. } = self;
         let files = files.iter();

@@ -21,7 +21,7 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// Returns the engine's command; `main` is its main file. `removes`: an entry was removed from it.
+/// Returns the engine's command; `removes`: an entry was removed from `main`, its main file.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),

@@ -80,7 +80,7 @@ impl SubjectFilter {
 /// Prints the matching lines.
 ///
 /// # Errors
-/// Fails when there is no audit log, or it cannot be read.
+/// Fails when there is no audit log, it cannot be read, or an ID prefix matches several IDs.
 pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
     let filter = filter(wanted);
     let mut page = Page::new(format, &filter, wanted.follow);

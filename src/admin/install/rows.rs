@@ -51,7 +51,7 @@ pub(super) struct EngineRow {
     pub(super) search_path: fn(main: Option<&str>, &Host) -> Option<OsString>,
     /// Lists the containers for which the engine recorded the registration, each by its ID.
     pub(super) containers: fn(&Root, &Ledger) -> Vec<String>,
-    /// Whether the engine never calls nri-runc again for the container of `record`, a daemon's record.
+    /// Whether the engine never calls nri-runc again for the container of the daemon's `record`.
     pub(super) is_given_up: fn(&Root, &Ledger, record: &Value) -> bool,
 }
 

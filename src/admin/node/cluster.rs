@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing
 //! required plugin, and Events on pods about what kubelet does not report. A thread follows the
-//! daemon's events with a cursor; events that it has not read yet stay in the daemon, which does not
-//! wait for it. Each request to the API server has a time limit, and failures are retried with
-//! growing pauses.
+//! daemon's events with a cursor. Unread events stay in the daemon, which does not wait for this
+//! thread. Each request to the API server has a time limit, and failures are retried with growing
+//! pauses.
 
 use std::io::Read;
 use std::os::fd::AsFd;

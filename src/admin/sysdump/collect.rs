@@ -43,7 +43,7 @@ impl Parts {
         self.missing.push(redact::text(&format!("{name}: {why}")));
     }
 
-    /// Adds a document, redacted: of a long list the first rows, of any other long document nothing.
+    /// Adds a document, redacted: of a long list the first rows, of other long documents nothing.
     fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
         let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());

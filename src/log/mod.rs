@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon's log (decision D9). By default it is the journal or syslog if there is one, else a
 //! file of limited size in the run directory; in the foreground it is stderr, unless stderr is the
-//! journal. `log.target` selects one of them. The journal
-//! receives each line's priority and subject as fields. A log that cannot be written never fails or
-//! delays a request (`output.rs`).
+//! journal. `log.target` selects one of them. The journal receives each line's priority and subject
+//! as fields. A log that cannot be written never fails or delays a request (`output.rs`).
 
 mod few;
 mod output;

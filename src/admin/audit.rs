@@ -80,7 +80,7 @@ impl SubjectFilter {
 /// Prints the matching lines.
 ///
 /// # Errors
-/// Fails when there is no audit log, or it cannot be read.
+/// Fails when there is no audit log, it cannot be read, or an ID prefix matches several IDs.
 pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
     let filter = filter(wanted);
     let mut page = Page::new(format, &filter, wanted.follow);
@@ -379,7 +379,7 @@ fn shown(line: &LoggedLine, fits: bool) -> String {
     row(line, detail, fits)
 }
 
-/// Formats a process that `exec` started: its arguments, its result, the user and the callers.
+/// Formats the process of an `exec`: its arguments, result, user, terminal and callers.
 fn process(line: &LoggedLine) -> String {
     let list = |words: &[String], between| {
         words.iter().map(|word| printable(word)).collect::<Vec<_>>().join(between)
@@ -391,7 +391,7 @@ fn process(line: &LoggedLine) -> String {
     format!("{args}{result}{code}  user {user}{terminal}  by {}", list(&line.caller, " < "))
 }
 
-/// Formats `NAMESPACE/POD/CONTAINER`, without missing parts.
+/// Formats `NAMESPACE/POD/CONTAINER`, with an ID in place of a missing name, without missing parts.
 fn about(subject: &AuditSubject) -> String {
     let AuditSubject { namespace, pod, pod_id, container, container_id, .. } = subject;
     let name_or_id =

@@ -81,7 +81,7 @@ fn log_to_stderr(config: &Config) {
     crate::log::start(&log, true);
 }
 
-/// Runs a script.
+/// Runs a script, or records one.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<u8> {
     let Replay { socket, options, record, show_env, file } = arguments;
     if let Some(file) = record {

@@ -125,8 +125,8 @@ enum StreamEnd {
     ByDaemon,
 }
 
-/// Starts to read. Replaces `since` by a cursor, so that a reconnection before the first event
-/// misses nothing.
+/// Opens the stream of events. Replaces `0` or `now` in `since` with a cursor, so that a
+/// reconnection before the first event misses nothing.
 fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let question = json!({"verb": "events", "since": since, "follow": true});
     let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit codes of admin verbs: one table, from which the help, `docs/exit-codes.md` and a test
-//! are made. Scripts depend on it: rows may be added, but none may be changed.
+//! The exit codes of admin verbs: one table for the help, `docs/exit-codes.md` and a test. Scripts
+//! depend on it: rows may be added, but none may be changed.
 
 /// Done.
 pub(super) const DONE: u8 = 0;

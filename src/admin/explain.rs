@@ -233,7 +233,7 @@ fn time_of_plugin(call: &CallTime) -> String {
     format!("{} {}{notes}", printable(&call.plugin), milliseconds(took))
 }
 
-/// Adds the effects of rules and injections, one per line.
+/// Adds the effects of rules and injections, and plugins' changes of `exec`, one per line.
 fn traces(container: &ContainerExplained, page: &mut String) {
     for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
         let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));
@@ -286,7 +286,7 @@ fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
     }
 }
 
-/// Adds the plugins from which it is hidden, the refusals, and the skipped plugins.
+/// Adds the plugins from which the container or pod is hidden, refusals, and skipped plugins.
 fn stays(
     id: &str,
     hidden: &[HiddenFrom],

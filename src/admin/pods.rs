@@ -161,7 +161,7 @@ fn head(format: Format) -> Vec<&'static str> {
     head
 }
 
-/// Returns the available width; `None`, no limit, except for a page on a terminal.
+/// Returns the terminal's width for a page on a terminal; otherwise `None`, which is no limit.
 fn room(format: Format) -> Option<usize> {
     screen().filter(|_| format == Format::Page)
 }

@@ -130,7 +130,7 @@ impl RunningDaemon {
     /// Returns the systemd unit that runs the daemon, if there is one.
     ///
     /// # Errors
-    /// Fails when systemd runs the daemon but cannot be asked to stop it.
+    /// Fails when systemd runs the daemon but its unit cannot be found; the hint has `instead`.
     fn unit(&self, instead: &str) -> Result<Option<Unit>> {
         if self.status.supervisor.as_deref() != Some("systemd") {
             return Ok(None);
@@ -159,7 +159,7 @@ impl RunningDaemon {
     }
 
     /// Stops the daemon in order: requests in flight are finished first. If it hangs, it is killed;
-    /// returns whether it was. `is_asked`: systemd was already asked to stop it.
+    /// returns whether it was killed. `is_asked`: systemd was already asked to stop it.
     fn end(&self, is_asked: bool) -> Result<bool> {
         if !is_asked {
             self.signal(Signal::TERM)?;
@@ -275,7 +275,7 @@ pub(super) fn stop(loaded: &Loaded) -> Result<Stopped> {
     Ok(Stopped { stopped: true, pid: Some(pid), how })
 }
 
-/// Restarts the daemon, with its own configuration file and program.
+/// Restarts the daemon with the configuration file and program that it has, or starts one.
 pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let running = RunningDaemon::find(loaded)
         .or_else(|error| can_serve_in(&loaded.config.run_dir).and(Err(error)))?;

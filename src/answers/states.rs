@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The words for states and results in the daemon's answers. One that only a later daemon knows is
-//! read as `unknown`.
+//! The words for states and results in the daemon's answers. A word that only a later daemon uses
+//! is read as `unknown`.
 
 use serde::{Deserialize, Serialize};
 

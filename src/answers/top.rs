@@ -84,8 +84,8 @@ impl Observations {
         self
     }
 
-    /// Returns the durations since `before`; all of them if `before` has more, because the daemon
-    /// then restarted.
+    /// Returns the durations that were added after `before` was taken; all of them if `before`
+    /// counts more durations, because the daemon then restarted.
     pub(crate) fn since(&self, before: &Self) -> Self {
         if self.count() < before.count() {
             return self.clone();
@@ -103,7 +103,7 @@ impl Observations {
     }
 
     /// Computes a quantile as PromQL's `histogram_quantile`: linear within a bucket, and the last
-    /// finite bound for higher values.
+    /// finite bound for higher values. `None` without durations.
     pub(crate) fn quantile(&self, quantile: f64) -> Option<f64> {
         let rank = quantile * self.count() as f64;
         let (mut below, mut counted) = (0.0, 0.0);

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::named::named;
 
 named! {
-    /// The event of an entry, in the order of `docs/audit.md`. Scripts search for its names in the
+    /// The kind of an entry, in the order of `docs/audit.md`. Scripts search for these names in the
     /// lines.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -23,7 +23,7 @@ named! {
         WouldInject => "would_inject",
         /// A value was not applied, or a plugin was skipped, and the request continued.
         Skipped => "skipped",
-        /// A plugin's request to evict a container was carried out.
+        /// An eviction that a plugin requested has begun: the container is being stopped.
         Evicted => "evicted",
         /// A process was started, or requested, in a container.
         Exec => "exec",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log as a file of root (0600) with a bounded size: at its limit it is renamed to
-//! `NAME.1`, the former `NAME.1` to `NAME.2` and so on, and the oldest is removed. It contains only
-//! whole lines: a partial write is cut off. Lines about connections may use only a share of each
-//! file, so that a flood of them causes no rotation.
+//! The audit log as a file of the daemon's user (0600) with a bounded size: at its limit it is
+//! renamed to `NAME.1`, the former `NAME.1` to `NAME.2` and so on, and the oldest is removed. A
+//! partial write is cut off. Lines about connections may use only a share of each file, so that a
+//! flood of them causes no rotation.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -37,10 +37,10 @@ impl RotatedFile {
         Self { path: path.to_owned(), max_size, max_files: max_files.max(1), open: None }
     }
 
-    /// Appends a line, including its line feed.
+    /// Appends a line, which ends with a line feed; rotates the files first if it does not fit.
     ///
     /// # Errors
-    /// Fails when the write fails; the file still contains only whole lines.
+    /// Fails when opening, rotating or writing fails; a partial line is cut off.
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let size = self.opened()?.size;
@@ -76,7 +76,8 @@ impl RotatedFile {
         Ok(true)
     }
 
-    /// Returns the file that now has the log's name: an operator may have renamed the open one.
+    /// Returns the open file if it still has the log's name, else opens or creates one: an operator
+    /// may have renamed the open file.
     fn opened(&mut self) -> io::Result<&mut OpenFile> {
         let there = std::fs::symlink_metadata(&self.path).or_absent();
         let inode = there.map(|there| (there.dev(), there.ino()));

@@ -36,7 +36,8 @@ pub(crate) struct Line<'a> {
     entry: &'a AuditEntry,
 }
 
-/// Formats the line, without its line feed. Cuts the entry's long texts and hides its secrets.
+/// Formats the line without a line feed. Cuts long texts in `entry`, and hides the values of
+/// environment variables and of arguments such as `KEY=VALUE`.
 pub(super) fn of(entry: &mut AuditEntry) -> String {
     let AuditEntry { event, plugin, field, rule, reason, subject, .. } = entry;
     for text in [event, plugin, field, rule, reason].into_iter().chain(subject.texts_mut()) {
@@ -58,7 +59,7 @@ pub(super) fn of(entry: &mut AuditEntry) -> String {
     ascii(serde_json::to_string(&line).unwrap_or_default())
 }
 
-/// Returns a value without secrets; a long one is returned as a text that is cut.
+/// Hides the values of environment variables in a value; returns a long value as a text, cut.
 fn shown(field: &str, mut value: Value) -> Value {
     redact(field, &mut value, HIDDEN);
     let mut text = match &value {

@@ -4,9 +4,9 @@
 //! process that `exec` starts.
 //!
 //! A separate thread writes the lines, to a file with a bounded size or to the journal, so that a
-//! slow or full disk delays no container. Lines that do not fit its queue are counted, reported
-//! once, and later replaced by one line with their number. This folder does not use records,
-//! decides nothing and never fails a request.
+//! slow or full disk delays no container. Lines that do not fit the thread's queue or cannot be
+//! written are counted, and a later line states their number. This folder does not use the daemon's
+//! records, decides nothing and never fails a request.
 
 mod entry;
 mod file;

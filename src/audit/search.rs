@@ -118,7 +118,7 @@ fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }
 
-/// Parses an operator's time: an age such as `90s` or `2h`, or a UTC time or its beginning, such as
+/// Parses an operator's time: an age such as `90s` or `7d`, or a UTC date or time such as
 /// `2026-11-22` or `2026-11-22T10:15:00Z`. `None` if it is neither.
 pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     let age = match text.strip_suffix('d').map(str::parse::<u32>) {
@@ -141,9 +141,9 @@ pub(crate) fn since(text: &str, now: SystemTime) -> Option<String> {
     (has_a_form && time.chars().zip(form.chars()).all(is_like)).then(|| time.to_owned())
 }
 
-/// Opens the files of the log, oldest first. They are opened from the newest to the oldest, so that
-/// a file that is rotated meanwhile is read twice instead of missed. During a rotation one number
-/// is free.
+/// Returns the files of the log, oldest first. They are opened from the newest to the oldest, so
+/// that a file that is rotated meanwhile is opened twice instead of missed; it is returned once.
+/// During a rotation one number is free.
 ///
 /// # Errors
 /// Fails when a file is unreadable; a log without files is empty.
@@ -309,7 +309,7 @@ mod tests {
         std::fs::rename(temp.path().join("kept"), rotated(&path, 1)).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
-        // A file that is rotated while the files are opened is read twice.
+        // A file that is rotated while the files are opened is returned once.
         std::fs::hard_link(rotated(&path, 1), &path).unwrap();
         assert_eq!(read(&path), ["oldest", "older"]);
         std::os::unix::fs::symlink("/etc/passwd", rotated(&path, 3)).unwrap();

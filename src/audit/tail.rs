@@ -37,7 +37,7 @@ impl AuditTail {
         Ok(Self { path: path.to_owned(), files, is_cut: false, may_have_missed: false })
     }
 
-    /// Returns the next batch of whole lines; empty if there are none yet.
+    /// Returns the next batch of lines, each with a line feed; empty if there are none yet.
     ///
     /// # Errors
     /// Fails when a file cannot be read.

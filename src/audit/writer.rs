@@ -129,7 +129,7 @@ impl AuditLog {
         &self.counts
     }
 
-    /// Queues an entry.
+    /// Queues an entry; counts its line as lost if the queue is full.
     pub(crate) fn record(&self, mut entry: AuditEntry) {
         let queue = self.queue.borrow();
         let Some(queue) = queue.as_ref() else { return };
@@ -148,7 +148,7 @@ impl AuditLog {
         }
     }
 
-    /// Waits until all queued lines are written, at most for `limit`.
+    /// Waits until all queued lines are written, at most for `limit`; not if the queue is full.
     pub(crate) async fn flush(&self, limit: Duration) {
         let (done, written) = oneshot::channel();
         let sent = match self.queue.borrow().as_ref() {
@@ -229,7 +229,7 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes a line; returns false if it exceeds its share.
+    /// Writes a line; returns false if it is about a connection and was dropped.
     fn write(&mut self, bytes: &[u8], share: Share) -> io::Result<bool> {
         match (self, share) {
             (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
@@ -256,7 +256,7 @@ struct Writer {
 enum Written {
     Yes,
     No,
-    /// The line is about a connection, and such lines have used their share.
+    /// Not written: see [`RotatedFile::append_about_connection`].
     BeyondShare,
 }
 

@@ -35,7 +35,8 @@ pub fn container(facts: &Facts, spec: &Spec) -> api::Container {
     in_document(of_engine, spec)
 }
 
-/// Describes a container by its document; values that the document lacks are taken from `known`.
+/// Describes a container by its document. Annotations, and values for which no document has a
+/// member, are taken from `known`.
 pub(crate) fn in_document(known: api::Container, spec: &Spec) -> api::Container {
     let process = &spec.process;
     api::Container {

@@ -2,8 +2,8 @@
 //! Converts bundle and engine facts to the NRI messages that containerd's NRI would send.
 //!
 //! config.json is parsed into a view of the members that NRI has; other members are ignored. A
-//! value of an unexpected type makes the document unreadable; an unknown key does not. This module
-//! never writes.
+//! value of an unexpected type makes the document unreadable, but is left out in
+//! `linux.resources`. This module never writes.
 
 mod container;
 mod exec;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pod as plugins receive it, from the document of its infrastructure container if there is one,
-//! else from the container's.
+//! A pod as plugins receive it, from the document of its infrastructure container; a container
+//! without one is described as its own pod.
 
 use crate::engine::{Facts, PodDocument, cgroup_parent};
 use crate::plugin::api;

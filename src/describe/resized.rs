@@ -25,7 +25,7 @@ pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), (
 /// v1 shows "no limit" as a number beyond any memory size.
 const NO_MEMORY_LIMIT: i64 = 1 << 60;
 
-/// The texts of these files, by name.
+/// The contents of the files of [`V1`] or [`V2`], by file name.
 pub(crate) type PodLimits = BTreeMap<String, String>;
 
 /// Returns the pod's resources after its limits changed from `before` to `now`; `None` if none
@@ -77,7 +77,7 @@ pub(crate) fn resized(
     Some(resources)
 }
 
-/// Subtracts the overhead from a limit, unless the limit is not larger.
+/// Subtracts the overhead from a limit if the limit is larger.
 fn without(limit: i64, overhead: i64) -> i64 {
     if (1..limit).contains(&overhead) { limit - overhead } else { limit }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A bundle without an engine: its document, and the pod and container that plugins receive for it.
-//! On request it puts the new document in place in one step.
+//! On request, the document is replaced in one step.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub(super) struct DescribedBundle {
     pub(super) role: Role,
     pub(super) pod: api::PodSandbox,
     pub(super) container: api::Container,
-    /// The engine that the bundle's files indicate, and whether a tenant may have written that.
+    /// The engine that the bundle's files indicate, and whether a tenant may have chosen it.
     pub(super) origin: (String, bool),
 }
 
@@ -85,7 +85,7 @@ impl DryRunBundle {
         })
     }
 
-    /// Replaces the document by `bytes`.
+    /// Replaces the document with `bytes`.
     pub(super) fn write(&self, bytes: &[u8]) -> Result<()> {
         let new = format!(".{DOCUMENT}.nri-runc.{}", std::process::id());
         files::remove_at(&self.dir, &new);

@@ -3,7 +3,7 @@
 //! have decided about recorded requests, or would decide about the pods of a manifest.
 //!
 //! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
-//! (decision D62). It ignores validators, and whether the host can carry out a decision.
+//! (decision D62). Validators are ignored, as is whether the host can carry out a decision.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -64,7 +64,7 @@ const CONTAINER: &str = "container";
 const UNDECIDED: &str =
     "cannot be judged: the recording does not have what kubelet allocated to the pod";
 
-/// Applies the rules, injections and promises of one configuration to recorded creations.
+/// Applies the rules, injections and promises of one configuration to creations.
 pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,
@@ -201,7 +201,7 @@ impl<'c> Judge<'c> {
         }
     }
 
-    /// Adds each plugin's rights: for a manifest, no replies are known.
+    /// Adds the rights of plugins, because a manifest has no replies.
     fn note_rights(&self, ruled: &RuledPod, verdict: &mut Verdict) {
         let answer = report(self.config, &self.rules, ruled, self.plugins.iter().cloned());
         for row in &answer.plugins {

@@ -133,7 +133,7 @@ impl DryRun {
     /// is synchronized or has failed.
     ///
     /// # Errors
-    /// Fails when plugins cannot connect.
+    /// Fails when the plugin socket cannot be opened, unless the configuration switches it off.
     pub(super) async fn open(self: &Rc<Self>) -> Result<()> {
         match socket::for_plugins(&self.config) {
             Ok(socket::Bound { listener, .. }) => {
@@ -258,7 +258,8 @@ impl DryRun {
         Ok(())
     }
 
-    /// Returns the rules for a request about this container of this pod, the only one of a dry run.
+    /// Returns the rules for a request about this container and its pod. The pods of other
+    /// containers are unknown.
     pub(super) fn scope<'a>(&'a self, id: &'a str, pod: &'a RuledPod) -> RuleScope<'a> {
         RuleScope { rules: &self.rules, subject: Some((id, pod)), pods: &() }
     }
@@ -316,7 +317,7 @@ impl DryRun {
         }
     }
 
-    /// Waits until none is [missing](Self::missing); returns false if one still is after `timeout`.
+    /// Waits until no plugin is [missing](Self::missing); returns false if one is after `timeout`.
     pub(super) async fn wait_until_present(&self, names: &[String], timeout: Duration) -> bool {
         self.wait_until(timeout, || self.missing(names).is_empty()).await
     }

@@ -133,8 +133,8 @@ fn container_of(pod: &api::PodSandbox, spec: &Value, container: &Value) -> api::
     }
 }
 
-/// Returns the extended resources that the containers request. (A manifest does not name the
-/// drivers of its claims.)
+/// Returns the extended resources that the containers request; unreadable if the pod has resource
+/// claims, because a manifest does not name their drivers.
 fn allocations(spec: &Value, containers: &[&Value]) -> Allocations {
     if spec["resourceClaims"].as_array().is_some_and(|claims| !claims.is_empty()) {
         return Allocations::Unreadable(

@@ -34,8 +34,8 @@ impl ExpectedPlugins {
         self.names.borrow_mut().take();
     }
 
-    /// Waits until the expected plugins are synchronized. After the time-out it continues without
-    /// the missing ones and reports them on standard error.
+    /// Waits until the expected plugins are synchronized, unless the socket is off. After the
+    /// time-out, reports the missing ones on standard error and returns.
     pub(super) async fn wait(&self, dry_run: &DryRun) {
         let Some(names) = self.names.borrow_mut().take() else { return };
         let missing = dry_run.missing(&names);

@@ -58,7 +58,7 @@ fn duration(text: &str) -> std::result::Result<Duration, String> {
     parse_duration(text).ok_or_else(|| "expected a duration, such as 30s or 500ms".to_owned())
 }
 
-/// Runs a script to its end.
+/// Runs a script until it ends, or a signal arrives.
 ///
 /// # Errors
 /// Fails when plugins cannot connect, or the script cannot be read to its end. For a malformed
@@ -363,7 +363,8 @@ impl ScriptObserver {
         Ok(())
     }
 
-    /// Applies the state of one of the first lines; returns false if it is another kind of line.
+    /// Applies the state of one of the first lines: the very first must replace the state, the next
+    /// ones must add to it (`may_add`). Returns false for any other line.
     fn begins_with(&self, line: &RawLine, may_add: bool) -> bool {
         let Ok(bytes) = line else { return false };
         match line::parse(String::from_utf8_lossy(bytes).trim()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits log lines that other processes can cause in any number. For each place in the program,
 //! and for each plugin at that place, the first lines of a minute are logged, and one more line
-//! counts the rest. With [`LineLimit`], callers count lines by other kinds.
+//! has the number of the rest. [`LineLimit`] limits lines by any other kind.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's log (decision D9): the journal or syslog if there is one, else a file of limited
-//! size in the run directory; in the foreground stderr, unless stderr is the journal. The journal
-//! receives each line's priority and subject as fields. A log that cannot be written never fails or
-//! delays a request (`output.rs`).
+//! The daemon's log (decision D9). By default it is the journal or syslog if there is one, else a
+//! file of limited size in the run directory; in the foreground it is stderr, unless stderr is the
+//! journal. `log.target` selects one of them. The journal receives each line's priority and subject
+//! as fields. A log that cannot be written never fails or delays a request (`output.rs`).
 
 mod few;
 mod output;
@@ -59,7 +59,7 @@ static OUTPUT: Mutex<Option<Arc<Mutex<Output>>>> = Mutex::new(None);
 /// Notified when lines wait in the output for a reader.
 static WAITING: Notify = Notify::const_new();
 
-/// Starts logging according to the configuration. `foreground`: `auto` means stderr.
+/// Starts logging according to the configuration; to stderr only in the foreground.
 pub(crate) fn start(config: &Config, foreground: bool) {
     let (filter, level) = reload::Layer::new(level(config));
     let (lines, handle) = reload::Layer::new(lines(config, foreground));
@@ -207,7 +207,7 @@ fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
     datagram.into_bytes()
 }
 
-/// The journal, which receives fields.
+/// The layer that sends events with their fields to the journal.
 #[derive(Debug)]
 struct Journal {
     output: Arc<Mutex<Output>>,
@@ -282,8 +282,8 @@ fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }
 
-/// Escapes a line, so that tenants' names and errors in it cannot add a second line or control a
-/// terminal.
+/// Cuts a line, adds its code, and escapes it, so that tenants' names and errors in it cannot add a
+/// second line or control a terminal.
 fn one_line(level: Level, bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let text = limits::cut(text.strip_suffix('\n').unwrap_or(&text), limits::LINE);

@@ -22,7 +22,7 @@ use crate::presence::IfThere;
 /// Lines that were lost since this process started.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of lines that were lost, because their reader or the file failed.
+/// Returns the number of lines that were lost, because the queue was full or a write failed.
 pub(crate) fn lost() -> u64 {
     LOST.load(Relaxed)
 }
@@ -48,7 +48,8 @@ pub(super) enum LogTarget {
 }
 
 impl LogTarget {
-    /// Opens standard error again, because its flags are shared by every process that has it.
+    /// Opens standard error again, because its flags are shared by every process that has it. A
+    /// file and a socket need no flags.
     pub(super) fn stderr() -> Self {
         let path = Path::new("/proc/self/fd/2");
         let kind = path.metadata().or_absent().map(|meta| meta.file_type());
@@ -108,7 +109,7 @@ fn connect(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Sends a datagram. If the socket is gone, or another one is at its path, reconnects.
+/// Sends a datagram; if that fails, sends it through a new connection to the path.
 fn send(path: &Path, socket: &mut Option<UnixDatagram>, line: &[u8]) -> io::Result<()> {
     if let Some(connected) = socket {
         match connected.send(line) {
@@ -161,7 +162,7 @@ impl Output {
         }
     }
 
-    /// Writes a line, or queues it behind others; returns whether lines are queued.
+    /// Writes or queues a line, or loses it if the queue is full; returns whether lines are queued.
     pub(super) fn put(&mut self, line: Vec<u8>) -> bool {
         let fits = self.queue.len() < limits::LOG_QUEUE
             && self.queued_bytes + line.len() <= limits::LOG_QUEUE_BYTES;
@@ -174,7 +175,8 @@ impl Output {
         self.flush()
     }
 
-    /// Writes as many lines as possible now; returns whether lines are still queued.
+    /// Writes as many lines as possible now, and drops a line whose write fails; returns whether
+    /// lines are still queued.
     pub(super) fn flush(&mut self) -> bool {
         while let Some(line) = self.queue.front_mut() {
             let length = line.len();

@@ -119,7 +119,7 @@ pub(crate) struct Metrics {
     reloads: Family<Labels<1>, Counter>,
     reexecs: Family<Labels<1>, Counter>,
     reexec_pause: Gauge<f64, AtomicU64>,
-    // The daemon keeps these between scrapes, so that the rows keep their order.
+    // These families persist between scrapes, so that their rows keep their order.
     containers: Family<Labels<1>, Gauge>,
     problems: Family<Labels<1>, Gauge>,
     drifts: Family<Labels<1>, Gauge>,
@@ -166,7 +166,7 @@ impl Metrics {
         counts.collect()
     }
 
-    /// Counts a failure that operators are shown.
+    /// Counts a failure that the log and `status` name.
     pub(crate) fn count_failure(&self) {
         self.failures.inc();
     }
@@ -181,7 +181,7 @@ impl Metrics {
         self.reexecs.get_or_create(&[("outcome", outcome.into())]).inc();
     }
 
-    /// Records a re-execution, and how long requests were held.
+    /// Counts a completed re-execution, and records how long requests were held.
     pub(crate) fn observe_reexec(&self, held: Duration) {
         self.count_reexec("done");
         self.reexec_pause.set(held.as_secs_f64());

@@ -20,8 +20,8 @@ use super::{Labels, Seconds, all, counted_verb};
 /// The label that further names share.
 const OTHER: &str = "other";
 
-/// Time after its last count for which a disconnected plugin keeps its rows. By then Prometheus has
-/// scraped its counters; if the plugin returns, they start from zero, as after a restart.
+/// Time for which a disconnected plugin keeps its rows after its last count. By then Prometheus has
+/// scraped the counters; if the plugin returns, they start from zero, as after a restart.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Metrics of requests to plugins, and of requests by plugins.
@@ -145,7 +145,8 @@ impl PluginMetrics {
         self.names().insert(plugin.to_owned(), Instant::now());
     }
 
-    /// Drops the rows of plugins that have been gone for [`GONE_FOR`], to free them for others.
+    /// Drops the rows of disconnected plugins without a count for [`GONE_FOR`], so that new plugins
+    /// can have rows.
     pub(crate) fn forget_gone(&self, is_connected: impl Fn(&str) -> bool, now: Instant) {
         let mut names = self.names();
         let before = names.len();
@@ -223,7 +224,7 @@ impl PluginMetrics {
         self.takeovers.get_or_create(&self.result(plugin, result)).inc();
     }
 
-    /// Counts a refused connection under `other`, because its claimed name may not be a plugin's.
+    /// Counts a refused connection under `other`, because any process can claim a plugin's name.
     pub(crate) fn count_refused_connection(&self) {
         let labels = [("plugin", OTHER.into()), ("result", "refused".into())];
         self.connections.get_or_create(&labels).inc();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of one metric by their labels. Unlike those of the client library's families, they can
-//! be dropped again.
+//! The rows of one metric by their labels. Unlike a family of the client library, they can be
+//! listed, and dropped by their first label.
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Result};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `check` about plugins of users other than root: a plugin can run anything as root in
 //! any container. Each setting that opens the plugin socket to more users has a row, and each
-//! directory or file of pre-installed plugins that others can write. Recent refusals are listed.
+//! directory or file of pre-installed plugins that others can write. Containers that can connect,
+//! `exe:` origins and recent refusals are listed too.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -85,7 +85,8 @@ fn succeeds(program: impl AsRef<OsStr>, words: &[&str]) -> Result<()> {
     Err(Error::new(words.unwrap_or_else(|| said.status.to_string())))
 }
 
-/// Checks the programs that engines call: a program that cannot be executed fails every container.
+/// Checks the programs that engines call: one that cannot be executed fails every container, and
+/// one of a different version is a warning.
 pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     let own = Path::new("/proc/self/exe");
     let others = programs.iter().filter(|path| !runtime::has_same_bytes(own, path));

@@ -196,7 +196,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Finding> {
     findings
 }
 
-/// Names the most urgent step.
+/// Returns the fix of the first failed check, else of the first warning, else `otherwise`.
 fn next_step(findings: &[Finding], otherwise: String) -> Finding {
     let wrong = findings.iter().find(|finding| !finding.ok);
     let wrong = wrong.or_else(|| findings.iter().find(|finding| finding.warning));
@@ -321,7 +321,8 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     }
 }
 
-/// Reports the engine state that a running daemon could not read, and claims that it ignored.
+/// Reports the engine state that a running daemon could not read, and the identity claims that it
+/// ignored.
 fn unread(status: &Status) -> Vec<Finding> {
     let lines = status.missing.iter().map(|MissingData { engine, what, count, id, .. }| {
         let mut detail = what.clone();

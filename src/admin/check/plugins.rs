@@ -23,8 +23,8 @@ const SETTLED: u64 = 10;
 /// Maximum age of a recent failure, in nanoseconds.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
-/// Checks the socket. `taken_over`: the command by which an engine whose own NRI was switched off
-/// releases it.
+/// Checks the socket. `taken_over`: the command that makes an engine whose own NRI was switched off
+/// release the socket.
 pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Finding {
     if config.disable_connections {
         return finding("plugin socket", true, "disabled", "");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about promises (`[[require]]`): one for each promise with a missing plugin,
-//! and one for kubelet's socket if a promise needs it.
+//! The rows of `check` about promises (`[[require]]`): one for each promise with a missing plugin
+//! (or one for all promises), and one for kubelet's socket if a promise needs it.
 
 use super::{Daemon, Finding, finding, warning};
 use crate::answers::PromiseRow;

@@ -31,7 +31,7 @@ const ROOM_FILES: u64 = 64;
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Returns the rows. `can_serve`: whether a daemon could serve there.
+/// Returns the rows. `can_serve`: whether a daemon could serve in the run directory.
 pub(super) fn rows(config: &Config, running: &Daemon, can_serve: &Result<()>) -> Vec<Finding> {
     let mut rows = vec![directory(config, can_serve)];
     rows.extend(locked(config, running));

@@ -23,7 +23,7 @@ const GATHERED: &str = "/run/k0s/";
 /// Parsed files, in the order in which containerd reads them.
 pub(super) type Files = Vec<(String, Document<String>)>;
 
-/// Returns the main file and its imports.
+/// Returns the main file, its imports, and a directory that its distribution reads in addition.
 pub(super) fn sources(main: &str, texts: &Texts) -> Vec<EngineFile> {
     let main = distribution::source(main);
     let mut sources = vec![EngineFile::File(main.to_owned())];

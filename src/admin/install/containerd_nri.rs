@@ -88,8 +88,8 @@ pub(super) fn nri_table() -> String {
     format!("\n{}\n  disable = true\n", edit::header(&["plugins", NRI]))
 }
 
-/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file if it
-/// switches NRI on.
+/// Returns the table with which the nri-runc file `ours` switches NRI off. Empty if NRI is off
+/// already, or if a later file switches NRI on: that file is edited instead.
 pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     if is_nri_off(files) == Some(true) {
         return Ok(String::new());

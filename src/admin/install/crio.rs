@@ -115,8 +115,8 @@ pub(super) fn plan_nri_off(texts: &Texts, plan: &mut Plan) -> Result<()> {
     if text.is_empty() { Ok(()) } else { plan.own_file(texts, NRI_DROP_IN, text) }
 }
 
-/// Returns the text of the nri-runc file `ours` that switches NRI off; edits a later file if it
-/// switches NRI on.
+/// Returns the table with which the nri-runc file `ours` switches NRI off. Empty if NRI is off
+/// already, or if a later file switches NRI on: that file is edited instead.
 fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan) -> Result<String> {
     let keys = [&NRI[..], &[IS_ON]].concat();
     let last = files

@@ -61,7 +61,7 @@ named! {
     }
 }
 
-/// Distributions with a built-in containerd; they are searched if none is named.
+/// Distributions with a built-in containerd; `install` looks for them if none is named.
 pub(super) const DISTRIBUTIONS: [Distribution; 5] = [
     Distribution::K3s,
     Distribution::Rke2,
@@ -209,7 +209,7 @@ pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Returns the other files that are read although they are not containerd's configuration.
+/// Returns the other files that `install` reads; they are not containerd's configuration.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();

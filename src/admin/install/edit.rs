@@ -119,7 +119,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
 }
 
 /// Reverts in `now` the change from `before` to `after`; `None` if the changed lines were edited
-/// since.
+/// since, or occur more than once.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());

@@ -34,7 +34,7 @@ impl NodeEngine {
     /// Opens the engine that `install` names, on the node below `--root`.
     ///
     /// # Errors
-    /// Fails without `--root`, and if the kernel cannot confine path lookups to it.
+    /// Fails without `--root`, with `--dry-run`, and if the kernel cannot confine lookups.
     pub(in crate::admin) fn open(install: &Install) -> Result<Self> {
         let mut install = install.clone();
         let Some(folder) = install.common.root.clone() else {

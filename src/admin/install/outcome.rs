@@ -15,7 +15,7 @@ use crate::text::printable;
 pub(super) struct ResultDetails {
     /// Whether this was a dry run, which changed nothing.
     pub(super) dry: bool,
-    /// Whether an entry was removed from the engine's configuration.
+    /// Whether the handler's entry, or its use as the default runtime, was removed.
     pub(super) removes_entry: bool,
     /// The commands by which engines reload their files: first those of engines whose NRI is
     /// switched off or on again, then the engine's own.
@@ -34,7 +34,7 @@ pub(in crate::admin) struct Outcome {
     dry_run: bool,
     pub(in crate::admin) files: Vec<ChangedFile>,
     pub(in crate::admin) notes: Vec<String>,
-    /// The command that makes the engine reload its files.
+    /// The commands that make engines reload their files; empty if no file changes.
     pub(in crate::admin) next: String,
     #[serde(rename = "use")]
     usage: Vec<String>,
@@ -86,7 +86,7 @@ pub(super) fn outcome(
 impl Answer for Outcome {
     const PAINTER: fn(&str) -> String = paint::diff;
 
-    /// Renders the diff of a dry run, else one line per file; then notes and the next steps.
+    /// Renders the diff of a dry run and the notes; else a line per file, the notes and next steps.
     fn page(&self, _: Format) -> String {
         let Self { dry_run, files, notes, next, usage, .. } = self;
         let files = files.iter();

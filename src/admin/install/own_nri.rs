@@ -152,8 +152,8 @@ pub(super) fn is_containerd_2(program: &str, root: &Root) -> Option<bool> {
     Some(contains(&root.read(program).ok().flatten()?, CONTAINERD_2))
 }
 
-/// Whether CRI-O has NRI on by default. Only a program at a packaged path is run, and never a
-/// program in an image.
+/// Whether CRI-O has NRI on by default; true if its version is unknown. Only a program at a
+/// packaged path is run, and never a program in an image.
 pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> {
     let path = packaged.filter(|_| !root.is_confined()).map(Path::new);
     let version = path.and_then(|path| features::version(&root.path(path)));
@@ -248,8 +248,8 @@ fn sets_scope(path: &str, text: &str) -> Result<bool> {
     Ok(edit::at(edit::parse(path, text)?.as_table(), &["nri", "scope"]).is_some())
 }
 
-/// Whether `install` may add a drop-in that sets `nri.scope`: the daemon reads it, and the operator
-/// has not set the scope.
+/// Whether `install` may add a drop-in that sets `nri.scope`: with `--root`, or if the daemon reads
+/// drop-ins and the operator has not set the scope.
 pub(super) fn may_set_scope(install: &Install, loaded: &Loaded) -> Result<bool> {
     if install.common.root.is_some() {
         return Ok(true);
@@ -299,7 +299,7 @@ fn plan_beside(
     plan.own_file(texts, &path, text)
 }
 
-/// Returns the decision by the options of `install`, else the recorded one.
+/// Returns the decision that the options of `install` express, else the recorded one.
 pub(super) fn decision(
     install: &Install,
     loaded: &Loaded,
@@ -354,7 +354,7 @@ fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
     ))
 }
 
-/// Returns the notes about a decision that was carried out.
+/// Returns the notes about the decision; without one, about engines that may serve NRI themselves.
 pub(super) fn notes(
     registration: &Registration,
     candidates: &[NriCandidate],

@@ -149,8 +149,8 @@ fn without_addition(text: &str) -> String {
 }
 
 /// Refuses to write a template that includes the built-in one if this k3s or RKE2 may be too old
-/// for that: it would not start again. With containerd 1.x, the registries' `config_path`, which
-/// came a few months later, shows that it is new enough.
+/// for such templates: it would not start again. With containerd 1.x, a `config_path` of the
+/// registries shows a version that is new enough: that key came a few months after such templates.
 fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
     let registries = ["plugins", OLD_CRI, "registry"];
     let has_folder = last_setting(files, &registries)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command by which an engine reloads its configuration. For a distribution's containerd it
-//! restarts the distribution's service, which is found by its process, its init script or its
-//! units. This module only reads.
+//! The command that makes an engine reload its configuration. For a distribution's containerd, the
+//! command restarts the distribution's service, which is found by its process, its init script or
+//! its units. This module only reads.
 
 use super::distribution::Distribution;
 use super::engine::Engine;
@@ -21,7 +21,7 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// Returns the engine's command; `main` is its main file. `removes`: an entry was removed from it.
+/// Returns the engine's command; `removes`: an entry was removed from `main`, its main file.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),

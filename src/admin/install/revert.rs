@@ -200,8 +200,8 @@ impl Written<'_> {
             .collect()
     }
 
-    /// Returns the step that reverts a setting whose current value is `there`, and whether that
-    /// removes nri-runc's value.
+    /// Returns the step that reverts a setting whose current value is `there`, and whether the step
+    /// removes that value as a whole.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -269,7 +269,7 @@ impl Written<'_> {
                 )));
             }
         };
-        // Without the addition, only the template that `install` created may remain.
+        // A template that `install` created is removed if it now only includes the built-in one.
         let is_left = self.before.is_some() || !rendered::is_base(&text);
         Ok(Reverted { text: Some(text).filter(|_| is_left), edited })
     }

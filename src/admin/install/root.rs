@@ -146,7 +146,8 @@ impl Root {
         Ok((self.folder(folder)?, name))
     }
 
-    /// Reads a regular file, following links; `None` if it is missing.
+    /// Reads a regular file, following links, up to [`limits::INSTALL_FILE`]; `None` if it is
+    /// missing.
     pub(super) fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
         // O_NONBLOCK: opening a FIFO in an image must not block.
         let fd = match self.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK) {

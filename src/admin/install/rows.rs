@@ -51,12 +51,15 @@ pub(super) struct EngineRow {
     pub(super) search_path: fn(main: Option<&str>, &Host) -> Option<OsString>,
     /// Lists the containers for which the engine recorded the registration, each by its ID.
     pub(super) containers: fn(&Root, &Ledger) -> Vec<String>,
-    /// Whether the engine never calls nri-runc again for the container of this daemon's `record`.
+    /// Whether the engine never calls nri-runc again for the container of the daemon's `record`.
     pub(super) is_given_up: fn(&Root, &Ledger, record: &Value) -> bool,
 }
 
 impl EngineRow {
-    /// Returns the main file of a user's engine; `user` are the user's folders.
+    /// Returns the main file of a user's engine, `None` for root's; `user` has the user's folders.
+    ///
+    /// # Errors
+    /// Fails if the user has no daemon.
     pub(super) fn file_of_user(
         &self,
         user: Option<(&str, &str)>,
@@ -73,7 +76,8 @@ impl EngineRow {
         .hint("nothing was changed; create the file (it may be empty) in a login session"))
     }
 
-    /// Whether files name its handlers; otherwise the command for each container names the runtime.
+    /// Whether the engine's files name handlers; otherwise the command for each container names the
+    /// runtime.
     pub(super) fn has_files(&self) -> bool {
         !(self.sources)(None, &Texts::new()).is_empty()
     }
@@ -90,8 +94,8 @@ type IsOnByDefault = fn(program: &str, &Root) -> Option<bool>;
 /// An engine's own NRI.
 #[derive(Debug)]
 pub(super) struct OwnNri {
-    /// The first version with NRI on by default, and the check whether a program is such a version;
-    /// without one, NRI is off by default.
+    /// The first version with NRI on by default, and the check whether a program is that or a later
+    /// version; `None` if NRI is off by default in every version.
     pub(super) default: Option<(&'static str, IsOnByDefault)>,
     /// Reads the setting of NRI in the engine's files.
     pub(super) setting: fn(main: Option<&str>, &Texts) -> Result<NriSetting>,

@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::runtime;
 
-/// Returns a note on `theirs`, the engine's default runtime (a path or a name). `is_here`: the
-/// engine's files are this host's.
+/// Returns a note if nri-runc may start another runtime than `theirs`, the engine's default
+/// runtime (a path or a name). `is_here`: the engine's files are this host's.
 ///
 /// # Errors
 /// Fails when nri-runc would find no runtime in the environment of the running engine although

@@ -208,7 +208,8 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
     }
 }
 
-/// Whether the running engine has loaded the registration; appends that to `detail`, with a hint.
+/// Returns whether the engine's state is no fault (loaded, not running, or unknown), `detail` with
+/// that state, and the fix.
 fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, String) {
     let name = here.engine.name();
     let (ok, more) = match here.handler {

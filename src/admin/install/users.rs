@@ -49,7 +49,7 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Returns the containers of these engines in the daemon's records.
+/// Returns the daemon's records of these engines' containers that may still need nri-runc.
 fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
     let folder = config.run_dir.join("state/containers");
     let records = root.entries(&folder.to_string_lossy());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reports the state of the node's daemon to the cluster: a condition and a taint for each missing
 //! required plugin, and Events on pods about what kubelet does not report. A thread follows the
-//! daemon's events by a cursor; events that it has not read yet stay in the daemon, which does not
-//! wait for it. Each request to the API server has a time limit, and failures are retried with
-//! growing pauses.
+//! daemon's events with a cursor. Unread events stay in the daemon, which does not wait for this
+//! thread. Each request to the API server has a time limit, and failures are retried with growing
+//! pauses.
 
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -38,8 +38,8 @@ const POLL: Duration = Duration::from_secs(5);
 const STATUS_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of one request to the API server.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// Time limit for removing all reports when the pod ends: kubelet waits 30 s before it kills the
-/// pod.
+/// Time limit for removing conditions and taints when the pod ends: kubelet waits 30 s before it
+/// kills the pod.
 const END_WAIT: Duration = Duration::from_secs(12);
 /// Pauses after a failed request: the first, which each further failure doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl NodeApi {
     /// Sends a request.
     ///
     /// # Errors
-    /// Fails like [`Helper::api`]; once the pod must end, also without sending a request.
+    /// Fails like [`Helper::api`]. Once the pod must end, requests are sent only before `until`.
     pub(super) fn send(
         &self,
         method: &str,

@@ -180,8 +180,8 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     }
 }
 
-/// Returns the Event for a line about a Kubernetes pod, if needed. A repeated one has the same
-/// name.
+/// Returns the Event for a line about a Kubernetes pod, if needed. The Event of a line that is read
+/// again has the same name.
 fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
     let LoggedLine { subject, cursor, time, pod_uid, .. } = line;
     let AuditSubject { engine, namespace, pod, container, .. } = subject;

@@ -33,7 +33,8 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Fails, and changes nothing, when containers need nri-runc for longer than `within` or a second
-/// signal arrives meanwhile. If the engine cannot be restarted, only the program stays.
+/// signal arrives meanwhile. If the engine cannot be restarted, or containers began to use nri-runc
+/// meanwhile, label and registration are removed, and daemon and files stay.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);
@@ -69,7 +70,7 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
     remove_files(setup, &config, ended)
 }
 
-/// Unregisters nri-runc as soon as no container needs it.
+/// Unregisters nri-runc as soon as no container needs it; gives up after `within` or at a signal.
 fn unregister(
     setup: &NodeSetup,
     config: &Config,
@@ -117,7 +118,8 @@ fn end_daemon(config: &Config) -> Result<bool> {
     Ok(true)
 }
 
-/// Removes the files of `node`. Files that were edited since are kept, and listed.
+/// Removes the files of `node`, and those of the run directory if no daemon runs (`ended`). Files
+/// that were edited since are kept, and listed.
 fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
     let mut record = NodeRecord::load(&setup.on)?;
     for path in record.paths() {

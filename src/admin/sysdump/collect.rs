@@ -43,7 +43,7 @@ impl Parts {
         self.missing.push(redact::text(&format!("{name}: {why}")));
     }
 
-    /// Adds a document, redacted; a long list is cut to its first rows.
+    /// Adds a document, redacted: of a long list the first rows, of other long documents nothing.
     fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
         let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -148,8 +148,8 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     parts
 }
 
-/// Returns the configuration with the origin of each key, and the errors in its files. The keys are
-/// dotted, which is the form by which an injection's variables and annotations are redacted.
+/// Returns the configuration with the origin of each key, and the errors in its files. The values
+/// of `env`, `annotations` and `hooks` are hidden, also of dotted keys such as `env.NAME`.
 fn configuration(loaded: &Loaded) -> Value {
     let mut document = config::effective(loaded);
     for section in document["sections"].as_array_mut().into_iter().flatten() {

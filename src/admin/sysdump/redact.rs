@@ -54,7 +54,8 @@ const ID_NAMES: [&str; 14] = [
 /// a document.
 const LONGEST_VALUE: usize = 128;
 
-/// Length in characters from which a word with letters and digits is hidden as a key.
+/// Length in characters from which a word with letters and digits makes an annotation or label look
+/// like a secret.
 const KEY_LENGTH: usize = 16;
 
 /// Redacts a JSON document.

@@ -142,7 +142,7 @@ impl Cgroups {
         recorded: &BTreeMap<String, PathBuf>,
     ) -> Result<Self> {
         let path = host.path(format!("/proc/{pid}/cgroup"));
-        let text = files::read(&path, limits::KERNEL_FILE);
+        let text = read(&path);
         let text = text.doing(|| format!("reading {}", path.display()))?;
         let text = String::from_utf8_lossy(&text);
         let mut dirs = BTreeMap::new();
@@ -234,13 +234,23 @@ impl CgroupFiles for Cgroups {
 
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>> {
         let Some(dir) = self.dir(controller) else { return Ok(None) };
-        let bytes = match files::read(&dir.join(file), limits::KERNEL_FILE) {
+        let bytes = match read(&dir.join(file)) {
             // The cgroup is being removed.
             Err(error) if error.raw_os_error() == Some(nix::libc::ENODEV) => None,
             read => read.if_there()?,
         };
         let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
         Ok(text.map(|text| text.trim_end().to_owned()))
+    }
+}
+
+/// Reads a file of the kernel, with three system calls if it is short, as nearly all are.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    match files::read_at_once(path, &mut [0; limits::CGROUPS_OF_PROCESS]) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            files::read(path, limits::KERNEL_FILE)
+        }
+        read => read.map(<[u8]>::to_vec),
     }
 }
 

@@ -83,7 +83,14 @@ pub(crate) async fn apply(
     found: Option<(Rc<Container>, CheckedUpdate)>,
 ) -> Result<()> {
     let _writing = turn_to_write(daemon, key).await?;
-    let record = living(daemon, key)?;
+    let is_unchanged = |(checked, _): &(Rc<Container>, _)| {
+        daemon.container(key).is_some_and(|record| Rc::ptr_eq(&record, checked))
+    };
+    let record = match found.as_ref().filter(|found| is_unchanged(found)) {
+        // The check found it alive.
+        Some((checked, _)) => Rc::clone(checked),
+        None => living(daemon, key)?,
+    };
     if record.is_starting() {
         return Err(UpdateError::Starting);
     }

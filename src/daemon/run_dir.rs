@@ -4,7 +4,8 @@
 //! restores missing files at once, from its records. A file system mounted over the directory causes no event, so the
 //! directory is also checked every two seconds. The policy file for unprivileged users lies beside it.
 //!
-//! It never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and `watch`.
+//! This module never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and
+//! `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, RawFd};

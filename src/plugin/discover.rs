@@ -56,7 +56,7 @@ pub(crate) struct Unusable {
 pub(crate) enum UnusableKind {
     /// The plugin folder itself: any plugin in it may still exist.
     Folder,
-    /// A plugin whose configuration is unreadable, permanently or for now.
+    /// A plugin that cannot be examined or whose configuration is unreadable, permanently or for now.
     Plugin,
     /// A file with a plugin's name that is not executable.
     NotExecutable,

@@ -365,8 +365,8 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its time-outs, of which that of a request
-    /// is else `default`, else the current one; and the number of its concurrent requests (D29).
+    /// Applies the operator's settings for this plugin: its time-outs and the number of its concurrent requests (D29).
+    /// Without a setting, the time-out of a request becomes `default`, or stays as it is.
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -382,7 +382,7 @@ impl Plugin {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// Progress of the plugin's Synchronize, while it is in progress.
+    /// Returns the progress of the plugin's Synchronize, while one is in progress.
     pub fn sync_progress(&self) -> Option<SyncProgress> {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }

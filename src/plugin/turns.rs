@@ -10,8 +10,8 @@
 //! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
 //! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
 //!
-//! A creation whose caller would stop waiting before its turn is refused at once ([`Busy`]); the
-//! estimate uses the requests before it and the plugin's recent durations.
+//! A creation or new pod whose caller would stop waiting before its turn is refused at once
+//! ([`Busy`]); the estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // The sender is dropped if the request was abandoned or its turn ended.
+        // Never used: a waiting request is granted or rejected before its sender is dropped.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }
@@ -332,7 +332,8 @@ pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Returns the earlier refusal if `plugin` was too busy for this caller, and so was not told about the caller's pod.
+/// Returns the earlier refusal if `plugin` was too busy for this caller, so that it may not have received the caller's
+/// pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();

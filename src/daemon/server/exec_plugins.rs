@@ -46,8 +46,8 @@ pub(super) struct Asked {
 /// Asks the plugins that handle execs.
 ///
 /// # Errors
-/// Fails when a plugin refuses the process, when a missing plugin protects it, or when a change
-/// cannot be passed on.
+/// Fails when a plugin refuses the process, when a plugin that protects execs is missing or cannot
+/// receive the process, or when a change cannot be passed on.
 pub(super) async fn ask(
     daemon: &Rc<Daemon>,
     call: &VerbRequest,
@@ -123,7 +123,7 @@ fn refuse_unprotected(
     Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
-/// Returns the document of the process, and the process as parsed from it; `None` if the document is unreadable.
+/// Returns the document of the process, and the process as parsed from it; `None` if the process cannot be determined.
 async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,

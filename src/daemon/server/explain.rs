@@ -34,10 +34,11 @@ pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
 
-/// Explains the container that matches; if several match, lists them under `matches`.
+/// Explains the container or pod that matches. If it is not clear which of several containers is meant, lists them
+/// under `matches`.
 ///
 /// # Errors
-/// Fails with one line if none matches.
+/// Fails with one line if none matches, or only several pods do.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it has no pod.

@@ -48,7 +48,7 @@ pub(crate) struct PendingVerb {
     /// `create`, `run`, `restore`: prevents other creates in this bundle until the runtime has read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
     /// `update`: values that are in force once the runtime has accepted the update; until then no
-    /// other request writes.
+    /// other request writes the container's resources.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
     /// `update`: its result, until plugins are notified.
     pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,

@@ -52,7 +52,8 @@ impl Daemon {
     /// Runs `work` on files below `folder`, off the loop.
     ///
     /// # Errors
-    /// Fails as `work` does, or if the file system does not respond, or an earlier call to it still hangs.
+    /// Fails as `work` does, or if the file system does not respond, an earlier call for `folder` still hangs, or no
+    /// thread is free in time.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         folder: &str,
@@ -74,7 +75,7 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Checks a path of an engine by `look`, for instance whether it exists.
+    /// Checks a path of an engine with `look`, for instance whether it exists.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.

@@ -161,7 +161,7 @@ pub struct PluginCounts {
 pub struct ChainedPlugin {
     /// The plugin.
     pub plugin: Plugin,
-    /// Whether the daemon started it.
+    /// Whether the daemon started the plugin's process.
     pub launched: bool,
     terms: RefCell<Terms>,
     counts: RefCell<PluginCounts>,

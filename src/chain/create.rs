@@ -15,7 +15,7 @@ use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, re
 use super::ruled::RuleScope;
 use super::validate;
 
-/// The plugins that a creation involves.
+/// The plugins, rules and injections that take part in one creation.
 pub struct Participants<'a> {
     /// The plugins to ask, in order.
     pub subscribers: &'a [Rc<ChainedPlugin>],

@@ -185,7 +185,7 @@ fn show(request: &mut ExecContainerRequest, creation: &Creation, cwd: &Cwd) {
         cwd.as_ref().map_or_else(|| std::mem::take(&mut process.cwd), |(_, cwd)| cwd.clone());
 }
 
-/// Merges one reply, and adds to `noted` its changes that a rule in audit mode would refuse.
+/// Merges one reply. `noted` receives the rules in audit mode that would refuse its working directory.
 async fn take_in(
     members: &ExecMembers<'_>,
     member: &ChainedPlugin,

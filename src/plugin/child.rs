@@ -31,8 +31,8 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 /// Interval of checks of a process that is expected to exit.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin with its process group; a drop kills the group. A PID is enough,
-/// because only this struct reaps the child; it can be passed to the next program of this process.
+/// The process of a launched plugin with its process group; a drop kills the group. A PID is enough, because only this
+/// struct reaps the child; and a PID can be passed to the next program of this process.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,

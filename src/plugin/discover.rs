@@ -54,7 +54,7 @@ pub(crate) struct Unusable {
 /// Kinds of files that cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableKind {
-    /// The plugin folder itself: any plugin in it may still exist.
+    /// The plugin folder itself, which cannot be read: any plugin may be in it.
     Folder,
     /// A plugin that cannot be examined or whose configuration is unreadable, permanently or for now.
     Plugin,

@@ -145,7 +145,8 @@ impl fmt::Debug for Plugin {
 /// a plugin that the daemon started.
 ///
 /// # Errors
-/// Fails when it does not register or is not configured in time; the connection is then closed.
+/// Fails when the plugin does not register or answer Configure in time, or subscribes to unknown events; the connection
+/// is then closed.
 pub async fn handshake(
     stream: UnixStream,
     launched: Option<(String, String, String)>,
@@ -329,8 +330,8 @@ impl Plugin {
         self.pid
     }
 
-    /// Sets the process of a launched plugin; it is ended with the connection. Its PID replaces the
-    /// PID of the socket's peer, because the peer of a socketpair is this process.
+    /// Sets the process of a launched plugin, which is ended with the connection. Its PID replaces
+    /// the PID of the socket's peer, because the peer of a socketpair is this process.
     pub(super) fn set_process(&mut self, process: PluginProcess) {
         self.pid = process.pid();
         self.process = std::sync::Mutex::new(Some(process));

@@ -289,7 +289,8 @@ impl TurnState {
 }
 
 impl WaitingRequest {
-    /// Whether `other` is an older request about the same container, or about its pod.
+    /// Whether `other` is an older request about the same container or its pod, or, if this request is about a pod,
+    /// about any of its containers.
     fn must_follow(&self, other: &Self) -> bool {
         let is_about_pod = self.container.is_empty() || other.container.is_empty();
         other.arrival < self.arrival
@@ -313,8 +314,8 @@ tokio::task_local! {
     static CALLER_DEADLINE: CallerDeadline;
 }
 
-/// Runs `work` for a caller that waits until this deadline: a request that its plugin could not
-/// answer in time fails at once.
+/// Runs `work` for a caller that waits until this deadline: a creation or new pod whose turn at a
+/// plugin would come later fails at once.
 pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
@@ -479,7 +480,8 @@ mod tests {
                 Ok(turn) => refused = Some(turn.unwrap_err()),
             }
         }
-        // One request is running, and each of the others causes two more requests: 44 whole turns are left.
+        // A pod causes three requests. After the running request and 14 pods, the 15th pod gets turn 44, the last whole
+        // one.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("queued requests of 200000 ms each"), "{said}");

@@ -111,7 +111,7 @@ pub(super) async fn turn_to_write(
 /// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
-    /// The runtime must write it; a part may be written directly to these cgroups.
+    /// The runtime must write the update; a part may be written directly to these cgroups.
     LeftToRuntime(Option<Cgroups>),
 }
 
@@ -373,7 +373,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The daemon cannot change the other ignored values: they are still those of the creation.
+        // The ignored values that the daemon cannot write here are still those of the creation.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),
@@ -402,8 +402,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Restores the plugins' values, if there are any, after an update that failed halfway; the returned
-/// task ends when they are written.
+/// Restores the plugins' values, if there are any, after an update that failed halfway; the
+/// returned task ends when the values are written, or cannot be.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -126,7 +126,7 @@ pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Returns the move as `explain` shows it.
+/// Returns a container's move to another RDT class as a change for `explain`.
 pub(crate) fn change(
     before: Option<String>,
     class: Option<&String>,

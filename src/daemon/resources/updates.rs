@@ -303,7 +303,7 @@ async fn apply_or_defer(
             applied => return applied.map(|()| Done::Applied),
         }
     }
-    // Recorded, because the plugin's response promises it.
+    // Put on record, because the response to the plugin reports success.
     daemon.change(key, |record| record.pending.deferred.push(requested.clone()));
     Ok(Done::Deferred)
 }

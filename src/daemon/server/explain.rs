@@ -115,7 +115,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether the containers have one name, in pods of one name and namespace.
+/// Whether the containers have the same name, in pods of the same name and namespace.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();

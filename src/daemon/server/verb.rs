@@ -86,8 +86,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Acquired before the container's turn: the verb that has the bundle's turn may need that of
-        // the container to release it.
+        // Acquired before the container's turn: the verb that has the bundle's turn may need the
+        // container's turn before it can release the bundle's.
         let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {

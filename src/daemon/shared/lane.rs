@@ -55,7 +55,7 @@ pub(crate) struct PendingVerb {
 }
 
 impl PendingVerb {
-    /// Creates a verb that stays open until its runtime process has exited.
+    /// Creates a verb that is pending until its runtime process has exited.
     pub(crate) fn new(
         host: &Host,
         key: &ContainerKey,
@@ -79,7 +79,8 @@ impl PendingVerb {
         }
     }
 
-    /// Returns the init process that this verb made: from the runtime's state, else from the call's PID file.
+    /// Returns the PID of the init process that this verb created: from the runtime's state, else from the call's PID
+    /// file.
     ///
     /// # Errors
     /// Fails when the state or the file cannot be read.

@@ -64,8 +64,8 @@ impl Reloads<'_> {
         }
     }
 
-    /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
-    /// daemon and a supervisor or wrapper will start one.
+    /// Reloads once the error that makes creates fail is fixed. Returns true if only a new daemon
+    /// can apply the files, and a supervisor or wrapper will start one.
     async fn reload_if_fixed(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {

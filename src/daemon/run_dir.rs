@@ -32,8 +32,8 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::timer::Timer;
 
-/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no
-/// watch left. A second daemon that finds this one waits longer than this for the restored files.
+/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
+/// A second daemon that finds the first one waits longer than this interval for the restored files.
 const CHECK: Duration = Duration::from_secs(2);
 
 /// The pauses between attempts to restore: the first and the longest.

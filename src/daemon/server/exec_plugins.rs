@@ -159,8 +159,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
         let process = spec.get_mut("process")?.as_object_mut()?;
         let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
         let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
-        // A wrapper that asks only about rules sends the command line up to the ID: plugins would
-        // not receive the process that runs.
+        // A wrapper that asks only about rules sends no arguments after the ID, so plugins could
+        // not receive the process.
         let args = args.filter(|args| !args.is_empty())?;
         process.insert("args".to_owned(), args.into());
         process.insert("terminal".to_owned(), line.tty.into());

@@ -255,8 +255,8 @@ impl RunDir {
     }
 }
 
-/// Waits until a file is removed, or until the next check. Returns the watches; `None` after a
-/// removal, because the watch of a removed folder is not valid.
+/// Waits until a file is removed, or until the next check. Returns the watches; `None` if there are
+/// none, and after a removal, because the watch of a removed folder is not valid.
 async fn wait(
     mut watched: Option<[WatchedFolder; 2]>,
     timer: &Timer,

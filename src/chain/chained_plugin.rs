@@ -28,9 +28,9 @@ named! {
     pub enum Cause {
         /// A plugin did not answer in time.
         Timeout => "timeout",
-        /// A plugin's connection broke while it handled the request.
+        /// A plugin disconnected before it answered the request.
         Gone => "gone",
-        /// A plugin or a validator refused, or the operator's settings forbid the plugin's reply.
+        /// A plugin or a validator refused, or the plugin's settings are invalid or do not permit its reply.
         Refused => "refused",
         /// Two plugins set the same field, or a plugin's reply is not valid for the request.
         Conflict => "conflict",
@@ -144,7 +144,7 @@ impl Terms {
 pub struct PluginCounts {
     /// Requests that the plugin answered or let time out.
     pub requests: u64,
-    /// Requests that the plugin did not answer in time.
+    /// Requests that the plugin did not answer within its time-out.
     pub timeouts: u64,
     /// Requests that the plugin did not answer, or answered with an error.
     pub failures: u64,
@@ -161,7 +161,7 @@ pub struct PluginCounts {
 pub struct ChainedPlugin {
     /// The plugin.
     pub plugin: Plugin,
-    /// Whether the daemon started it.
+    /// Whether the daemon started the plugin's process.
     pub launched: bool,
     terms: RefCell<Terms>,
     counts: RefCell<PluginCounts>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends CreateContainer through the chain: every plugin receives the changes of the earlier ones,
-//! then the validators receive the result.
+//! Sends CreateContainer through the chain: every plugin receives the changes of earlier plugins
+//! and injections, then the validators receive the result.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::chained_plugin::{Cause, ChainedPlugin, PluginFailure, PluginReply, re
 use super::ruled::RuleScope;
 use super::validate;
 
-/// The plugins that a creation involves.
+/// The plugins, rules and injections that take part in one creation.
 pub struct Participants<'a> {
     /// The plugins to ask, in order.
     pub subscribers: &'a [Rc<ChainedPlugin>],
@@ -41,9 +41,9 @@ impl std::fmt::Debug for Participants<'_> {
 pub trait ChainObserver {
     /// Called when a plugin or an injection may have changed the container (decision D15).
     fn container_changed(&self, _so_far: &mut Creation) {}
-    /// Called when a plugin has answered, before its response is merged.
+    /// Called before a plugin's accepted response is merged.
     fn answered(&self, _plugin: &str, _answer: &api::CreateContainerResponse) {}
-    /// Called when a plugin was skipped, with the reason.
+    /// Called with the reason when a plugin was skipped, or its reply was dropped.
     fn skipped(&self, _plugin: &str, _why: &str) {}
 }
 
@@ -55,7 +55,7 @@ impl ChainObserver for () {}
 pub struct ChainError {
     /// The reason.
     pub failure: PluginFailure,
-    /// The number of subscribers asked until the failure, including the one that failed.
+    /// The number of subscribers asked before the failure, including a subscriber that failed.
     pub asked: usize,
 }
 
@@ -129,7 +129,7 @@ impl Injecting<'_> {
         Ok(creation)
     }
 
-    /// Sets the injections' default values, where neither the container nor a plugin has a value.
+    /// Sets the injections' default values where the container has no value, and no plugin set or removed one.
     fn settle(&self, creation: Creation) -> Result<Creation, PluginFailure> {
         let settled = creation.settle();
         settled.map_err(|error| {
@@ -140,7 +140,7 @@ impl Injecting<'_> {
     }
 }
 
-/// Checks again, for all responses together, that each owner may set its fields.
+/// Checks again, for all changes together, that each owner may set its fields.
 fn check_owned<'o>(
     creation: &Creation,
     owners: impl Iterator<Item = (&'o str, &'o Rights)>,
@@ -155,9 +155,9 @@ fn check_owned<'o>(
 /// Asks the subscribers, merges their replies, and asks the validators about the result.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
-/// requires a reply; with the first injection that conflicts; or with all validators that reject or
-/// do not answer.
+/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not
+/// set, conflicts, or does not reply although its policy requires a reply; with the first injection
+/// that conflicts or violates a rule; or with all validators that reject or do not answer.
 pub async fn create(
     participants: &Participants<'_>,
     mut creation: Creation,

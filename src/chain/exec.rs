@@ -90,8 +90,8 @@ type Cwd = Option<(String, String)>;
 /// Asks the subscribers in turn, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, conflicts, or does not reply although its policy
-/// requires a reply; or with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not set, conflicts, or does
+/// not reply although its policy requires a reply; or with all validators that reject or do not answer.
 pub(crate) async fn exec(
     members: &ExecMembers<'_>,
     mut request: ExecContainerRequest,
@@ -185,7 +185,7 @@ fn show(request: &mut ExecContainerRequest, creation: &Creation, cwd: &Cwd) {
         cwd.as_ref().map_or_else(|| std::mem::take(&mut process.cwd), |(_, cwd)| cwd.clone());
 }
 
-/// Merges one reply.
+/// Merges one reply. `noted` receives the rules in audit mode that would refuse its working directory.
 async fn take_in(
     members: &ExecMembers<'_>,
     member: &ChainedPlugin,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until the
-/// plugin sends something. NRI: the reference waits its full time-out each time (BUG-48).
+/// Consecutive time-outs after which the daemon no longer waits for a connected plugin, until the plugin sends
+/// something or [`RETRY_AFTER`] has passed. NRI: the reference waits its full time-out each time (BUG-48).
 pub(super) const HANGING_STRIKES: u32 = 3;
 
 /// Time for which a hanging plugin is not called. Then it is tried again, because a plugin that

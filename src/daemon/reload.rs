@@ -64,8 +64,8 @@ impl Reloads<'_> {
         }
     }
 
-    /// Reloads once the error that makes creates fail is fixed. Returns true if that needs a new
-    /// daemon and a supervisor or wrapper will start one.
+    /// Reloads once the error that makes creates fail is fixed. Returns true if only a new daemon
+    /// can apply the files, and a supervisor or wrapper will start one.
     async fn reload_if_fixed(&self, is_reported: &mut bool) -> bool {
         let (loaded, now) = (self.started_with.read(), self.daemon.config());
         if loaded.refusal().is_some() {
@@ -182,13 +182,13 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // Under the new configuration, other plugins may protect containers by their declarations.
+        // Under the new configuration, the declarations of other plugins may protect containers.
         admission::record_protecting_plugins(self.daemon);
     }
 }
 
-/// Follows the plain runtime's containers, if plugins receive them. `is_changed`: the records may
-/// be of another scope; if they are, plugins are synchronized again.
+/// Follows the containers made without nri-runc if `nri.scope` is `node`. If the scope has changed (`is_changed`),
+/// first adds or drops their records; if there are any, plugins are synchronized again.
 pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {

@@ -4,7 +4,8 @@
 //! restores missing files at once, from its records. A file system mounted over the directory causes no event, so the
 //! directory is also checked every two seconds. The policy file for unprivileged users lies beside it.
 //!
-//! It never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and `watch`.
+//! This module never reads a record's content. It imports `shared`, `connections`, `process`, `recovery`, `server` and
+//! `watch`.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, RawFd};
@@ -31,8 +32,8 @@ use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::timer::Timer;
 
-/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no
-/// watch left. A second daemon that finds this one waits longer than this for the restored files.
+/// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
+/// A second daemon that finds the first one waits longer than this interval for the restored files.
 const CHECK: Duration = Duration::from_secs(2);
 
 /// The pauses between attempts to restore: the first and the longest.
@@ -254,8 +255,8 @@ impl RunDir {
     }
 }
 
-/// Waits until a file is removed, or until the next check. Returns the watches; `None` after a
-/// removal, because the watch of a removed folder is not valid.
+/// Waits until a file is removed, or until the next check. Returns the watches; `None` if there are
+/// none, and after a removal, because the watch of a removed folder is not valid.
 async fn wait(
     mut watched: Option<[WatchedFolder; 2]>,
     timer: &Timer,

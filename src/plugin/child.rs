@@ -21,8 +21,8 @@ use super::discover::PluginFile;
 use super::handover::SavedProcess;
 use super::process::ProcessLog;
 
-/// Time in which a process whose connection closed may exit by itself: the kernel closes its
-/// descriptors before it reports its end.
+/// Time in which a process whose connection closed may exit by itself: the kernel closes the
+/// descriptors before it reports the exit.
 const LEAVE_WAIT: Duration = Duration::from_millis(200);
 
 /// Time limit for a plugin to exit after SIGTERM.
@@ -31,8 +31,8 @@ const TERM_WAIT: Duration = Duration::from_secs(1);
 /// Interval of checks of a process that is expected to exit.
 const EXIT_POLL: Duration = Duration::from_millis(20);
 
-/// The process of a launched plugin with its process group; a drop kills the group. A PID is enough,
-/// because only this struct reaps the child; it can be passed to the next program of this process.
+/// The process of a launched plugin with its process group; a drop kills the group. A PID is enough, because only this
+/// struct reaps the child; and a PID can be passed to the next program of this process.
 #[derive(Debug)]
 pub(super) struct PluginProcess {
     process: Option<Pid>,
@@ -134,7 +134,7 @@ fn signal(child: Pid, signal: Signal) {
     let _already_gone = kill(Pid::from_raw(-child.as_raw()), signal);
 }
 
-/// Sends SIGTERM, waits up to a limit, sends SIGKILL to the group, and reaps.
+/// Sends SIGTERM to the process group, waits up to `grace` for the process, sends SIGKILL to the group, and reaps.
 async fn end(child: Pid, grace: Duration, log: Arc<ProcessLog>, by_itself: bool) {
     signal(child, Signal::SIGTERM);
     wait_for_exit(child, grace).await;

@@ -54,9 +54,9 @@ pub(crate) struct Unusable {
 /// Kinds of files that cannot be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnusableKind {
-    /// The plugin folder itself: any plugin in it may still exist.
+    /// The plugin folder itself, which cannot be read: any plugin may be in it.
     Folder,
-    /// A plugin whose configuration is unreadable, permanently or for now.
+    /// A plugin that cannot be examined or whose configuration is unreadable, permanently or for now.
     Plugin,
     /// A file with a plugin's name that is not executable.
     NotExecutable,

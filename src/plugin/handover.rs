@@ -120,11 +120,11 @@ impl Plugin {
         }
     }
 
-    /// Resumes a plugin that another program of this process has saved. `log` takes the output of a
-    /// launched one.
+    /// Resumes a plugin that another program of this process has saved. `log` receives the output
+    /// of a launched plugin.
     ///
     /// # Errors
-    /// Fails when its descriptor is not a stream.
+    /// Fails when its descriptor is not a stream, or the saved data is invalid.
     pub(crate) async fn resume(
         saved: SavedPlugin,
         upcalls: Arc<dyn Upcalls>,

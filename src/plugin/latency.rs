@@ -50,7 +50,7 @@ pub struct Quantiles {
 }
 
 impl AnswerTimes {
-    /// Records that a response took this long under this limit; without one, `took` is the time-out.
+    /// Records that a response took this long under this limit; without a response, `took` is the time-out.
     pub fn record(&mut self, took: Duration, limit: Duration, now: Instant) {
         self.drop_old(now);
         if self.slots.back().is_none_or(|slot| now.duration_since(slot.begun) >= SLOT) {
@@ -125,7 +125,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(2);
 
-    /// Records one response every minute for this many minutes.
+    /// Records one response in each of these minutes.
     fn minutes(times: &mut AnswerTimes, begun: Instant, minutes: std::ops::Range<u32>, took: u64) {
         for minute in minutes {
             let at = begun + Duration::from_secs(60) * minute;

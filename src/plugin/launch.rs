@@ -30,7 +30,7 @@ impl Launched {
     /// is killed when the thread that started it ends. `log` receives its output and its exit.
     ///
     /// # Errors
-    /// Fails when it cannot be executed or does not register; its process is then ended.
+    /// Fails when the plugin cannot be executed, or its handshake fails; its process is then ended.
     pub(crate) async fn start(
         file: &PluginFile,
         settings: &Settings,

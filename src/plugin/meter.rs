@@ -34,7 +34,7 @@ pub trait CallMeter: Debug + Send + Sync {
         0
     }
 
-    /// Receives the messages of the request.
+    /// Receives copies of the request and its response.
     fn keep_copies(&self, _sample: &CallSample<'_>, _copies: CallCopies) {}
 
     /// Counts the updates and evictions of other containers that a reply requests.

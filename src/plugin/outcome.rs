@@ -16,8 +16,8 @@ pub enum Outcome<T> {
     Answered(T),
     /// The plugin refused, with this error message.
     Refused(String),
-    /// The plugin has no such method, by this error message. If a reply is needed, this is a
-    /// refusal.
+    /// The plugin has no such method, according to this error message. If a reply is needed, this
+    /// is a refusal.
     Unimplemented(String),
     /// The plugin did not answer in time; a late reply is discarded.
     TimedOut,
@@ -25,7 +25,8 @@ pub enum Outcome<T> {
     Gone(String),
     /// The plugin was disconnected before its turn, and was not called.
     NotConnected,
-    /// The plugin was not called, because its turn would come after the caller stops waiting; the reason.
+    /// The plugin was not called, because its turn would come after the caller stops waiting, or it did not answer the
+    /// extension's request before an `exec` stopped waiting; the reason.
     Busy(String),
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The meaning of a missing reply: the operator's setting, else the plugin's declaration, else the
-//! default, for each half separately (NRI's FailurePolicy; the default is that of NRI's own
-//! implementation).
+//! Determines what a missing reply does, and how many time-outs disconnect the plugin: each from
+//! the operator's setting, else the plugin's declaration, else the default of NRI's own
+//! implementation (FailurePolicy).
 
 use crate::answers::PolicyRow;
 use crate::config::{OnFailure, PluginSettings};
@@ -9,7 +9,7 @@ use crate::named::named;
 
 use super::api;
 
-/// The policy in force for one plugin, and where each half comes from.
+/// The policy in force for one plugin, and the source of each of its two values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Whether a missing reply refuses the operation or skips the plugin.
@@ -21,7 +21,7 @@ pub struct Policy {
 }
 
 named! {
-    /// The source of one half of a policy.
+    /// The source of one value of a policy.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum PolicySource {
         Configuration => "configuration",
@@ -48,7 +48,7 @@ impl Policy {
         Self { on_failure, strikes, on_failure_from, strikes_from }
     }
 
-    /// Whether the plugin declared that a missing reply refuses.
+    /// Whether a missing reply refuses because the plugin declared so, and not by the operator's setting.
     pub fn refuses_by_declaration(&self) -> bool {
         self.on_failure == OnFailure::Refuse && self.on_failure_from == PolicySource::Plugin
     }

@@ -131,8 +131,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for a turn. Past events are sent however late; a creation fails at once if its turn
-    /// would come after its caller stops waiting.
+    /// Waits for a turn. Later events of a pod or container are sent however late; any other
+    /// request fails at once if its turn would come after its caller stops waiting.
     async fn turn<R: PluginRequest>(
         &self,
         rank: Rank,

@@ -145,7 +145,8 @@ impl fmt::Debug for Plugin {
 /// a plugin that the daemon started.
 ///
 /// # Errors
-/// Fails when it does not register or is not configured in time; the connection is then closed.
+/// Fails when the plugin does not register or answer Configure in time, or subscribes to unknown events; the connection
+/// is then closed.
 pub async fn handshake(
     stream: UnixStream,
     launched: Option<(String, String, String)>,
@@ -329,8 +330,8 @@ impl Plugin {
         self.pid
     }
 
-    /// Sets the process of a launched plugin; it is ended with the connection. Its PID replaces the
-    /// PID of the socket's peer, because the peer of a socketpair is this process.
+    /// Sets the process of a launched plugin, which is ended with the connection. Its PID replaces
+    /// the PID of the socket's peer, because the peer of a socketpair is this process.
     pub(super) fn set_process(&mut self, process: PluginProcess) {
         self.pid = process.pid();
         self.process = std::sync::Mutex::new(Some(process));
@@ -365,8 +366,8 @@ impl Plugin {
         Policy::new(settings, self.declared.as_ref())
     }
 
-    /// Applies the operator's settings for this plugin: its time-outs, of which that of a request
-    /// is else `default`, else the current one; and the number of its concurrent requests (D29).
+    /// Applies the operator's settings for this plugin: its time-outs and the number of its concurrent requests (D29).
+    /// Without a setting, the time-out of a request becomes `default`, or stays as it is.
     pub fn apply(&self, settings: &PluginSettings, default: Option<Duration>) {
         if let Some(timeout) = settings.request_timeout.or(default) {
             self.timeout.store(nanos(timeout), Ordering::Relaxed);
@@ -382,7 +383,7 @@ impl Plugin {
         (nanos > 0).then(|| Duration::from_nanos(nanos))
     }
 
-    /// Progress of the plugin's Synchronize, while it is in progress.
+    /// Returns the progress of the plugin's Synchronize, while one is in progress.
     pub fn sync_progress(&self) -> Option<SyncProgress> {
         *self.sync_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -137,7 +137,7 @@ pub(crate) fn name_for_install(engine: &str) -> &'static str {
     }
 }
 
-/// Returns the process that listens on `path` now, if any. Connects and sends nothing.
+/// Returns the process that listens on `path` now, if any. Connects to it, but sends nothing.
 pub(crate) fn listener_at(path: &Path, host: &Host) -> Option<SocketListener> {
     match dial(path) {
         Ok(stream) => Some(SocketListener::peer_of(&stream, host)),

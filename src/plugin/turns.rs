@@ -10,8 +10,8 @@
 //! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
 //! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
 //!
-//! A creation whose caller would stop waiting before its turn is refused at once ([`Busy`]); the
-//! estimate uses the requests before it and the plugin's recent durations.
+//! A creation or new pod whose caller would stop waiting before its turn is refused at once
+//! ([`Busy`]); the estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -162,7 +162,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // The sender is dropped if the request was abandoned or its turn ended.
+        // Never used: a waiting request is granted or rejected before its sender is dropped.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }
@@ -289,7 +289,8 @@ impl TurnState {
 }
 
 impl WaitingRequest {
-    /// Whether `other` is an older request about the same container, or about its pod.
+    /// Whether `other` is an older request about the same container or its pod, or, if this request is about a pod,
+    /// about any of its containers.
     fn must_follow(&self, other: &Self) -> bool {
         let is_about_pod = self.container.is_empty() || other.container.is_empty();
         other.arrival < self.arrival
@@ -313,8 +314,8 @@ tokio::task_local! {
     static CALLER_DEADLINE: CallerDeadline;
 }
 
-/// Runs `work` for a caller that waits until this deadline: a request that its plugin could not
-/// answer in time fails at once.
+/// Runs `work` for a caller that waits until this deadline: a creation or new pod whose turn at a
+/// plugin would come later fails at once.
 pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }
@@ -332,7 +333,8 @@ pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Returns the earlier refusal if `plugin` was too busy for this caller, and so was not told about the caller's pod.
+/// Returns the earlier refusal if `plugin` was too busy for this caller, so that it may not have received the caller's
+/// pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();
@@ -478,7 +480,8 @@ mod tests {
                 Ok(turn) => refused = Some(turn.unwrap_err()),
             }
         }
-        // One request is running, and each of the others causes two more requests: 44 whole turns are left.
+        // A pod causes three requests. After the running request and 14 pods, the 15th pod gets turn 44, the last whole
+        // one.
         assert_eq!(waiting.len(), 15);
         let said = refused.unwrap().to_string();
         assert!(said.contains("queued requests of 200000 ms each"), "{said}");

@@ -101,8 +101,8 @@ async fn parse(document: &[u8]) -> Result<describe::Spec> {
     Ok(spec)
 }
 
-/// Rebuilds pod and container from the call, the document, and the engine's files. If the engine's
-/// files are missing or slow to read, the description is less complete.
+/// Rebuilds the pod and the container from the call, the document, and the engine's files. If the
+/// engine's files are missing or slow to read, the description is less complete.
 pub(crate) async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -127,8 +127,8 @@ pub(crate) async fn describe(
     Ok(Description::new(daemon, &call.key.id, &spec, facts))
 }
 
-/// Describes an infrastructure container that no runtime made, from its document; `None` if the folder belongs to
-/// another container.
+/// Describes the pod of an infrastructure container that no runtime made, from the container's
+/// document; `None` if the folder belongs to another container.
 pub(crate) async fn describe_folder(
     daemon: &Daemon,
     folder: &Path,

@@ -63,7 +63,7 @@ pub(crate) struct VerbRequest {
 }
 
 impl VerbRequest {
-    /// Decodes a request; `None` if its ID cannot be a container's ID.
+    /// Decodes a request; `None` if it has no ID that a container can have.
     pub(crate) fn new(asked: ReceivedQuestion) -> Option<Self> {
         let question = &asked.question;
         let call = argv::read(&question.argv);
@@ -94,12 +94,12 @@ impl VerbRequest {
         self.command_line.verb.name()
     }
 
-    /// Returns the wrapper's process.
+    /// Takes the descriptor of the wrapper's process out of the request.
     pub(crate) fn process(&mut self) -> Option<OwnedFd> {
         self.received.take(Attached::Process)
     }
 
-    /// Returns the process that an `exec` is about to start.
+    /// Takes the process that an `exec` is about to start out of the request.
     pub(crate) fn take_later(&mut self) -> Option<LaterProcess> {
         self.received.question.later.take()
     }

@@ -61,7 +61,7 @@ pub(crate) fn requested(
 /// Reads the request that the wrapper passed on.
 ///
 /// # Errors
-/// Fails when the descriptor is unreadable, or has more bytes than an update may have.
+/// Fails when the file is not regular, is unreadable, or has more bytes than an update may have.
 pub(crate) fn read(fd: OwnedFd) -> Result<Vec<u8>> {
     // The wrapper opened the file by a name that the engine gave, or received it open from the engine.
     let mut file = files::regular(fd)?;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes one container's resources without its engine (D22): directly in its cgroups if these
-//! belong to the container alone, else through the runtime's `update`, which then receives the
-//! complete resources.
+//! Changes one container's resources without its engine (D22): directly in its cgroups if `route.rs` permits that, else
+//! through the runtime's `update`, which receives the complete resources as far as they are known. Values that the
+//! runtime would ignore are written directly where possible (D48).
 //!
 //! The new values are on record before the next writer starts; values that a failed runtime wrote are reverted. Each
-//! later `update` of the engine includes the recorded values, which corrects the runtime's state. No plugin is asked.
+//! later `update` of the engine that passes through nri-runc includes the recorded values, which corrects the runtime's
+//! state. No plugin is asked.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -123,7 +124,7 @@ pub(super) async fn turn_to_write(
 /// The result of writing an update to the cgroups.
 enum DirectUpdate {
     Written,
-    /// The runtime must write it; a part may be written directly to these cgroups.
+    /// The runtime must write the update; a part may be written directly to these cgroups.
     LeftToRuntime(Option<Cgroups>),
 }
 
@@ -229,7 +230,8 @@ impl ResourceUpdate<'_> {
         Ok(changes.collect())
     }
 
-    /// Makes the runtime apply its part; reverts that part if the runtime fails halfway.
+    /// Makes the runtime apply `part`, and returns the changes for `explain`. If the runtime fails halfway, reverts
+    /// `part`.
     async fn run_checked_update(self, part: &Block) -> Result<Vec<Change>> {
         let Self { daemon, record, requested } = self;
         let before = in_force(record);
@@ -302,7 +304,7 @@ pub(crate) async fn at_birth(
     Ok(())
 }
 
-/// Returns the container, if it can be updated now.
+/// Returns the container's record; fails unless the container is created or running.
 pub(crate) fn living(daemon: &Daemon, key: &ContainerKey) -> Result<Rc<Container>> {
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let is_alive = matches!(record.state, Lifecycle::Created | Lifecycle::Running)
@@ -389,13 +391,13 @@ pub(super) async fn run_update(
     })
 }
 
-/// Restores, after the runtime's `update`, the plugins' values that it does not apply, or has reset
-/// to the values of the creation.
+/// Restores, after the runtime's `update`, the plugins' values that the runtime does not apply, or
+/// has reset to the values of the creation.
 pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The daemon cannot change the other ignored values: they are still those of the creation.
+        // The ignored values that the daemon cannot write here are still those of the creation.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),
@@ -424,8 +426,8 @@ pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<(
     }
 }
 
-/// Restores the plugins' values, if there are any, after an update that failed halfway; the returned
-/// task ends when they are written.
+/// Restores the plugins' values, if there are any, after an update that failed halfway; the
+/// returned task ends when the values are written, or cannot be.
 pub(crate) fn restore(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -467,7 +469,7 @@ fn rewrite_beside(daemon: &Daemon, record: &Container, scope: Option<&Cgroups>) 
     rewrite_in(daemon, record, scope, &beside)
 }
 
-/// Writes the values of `part` again, on the event loop: none of them makes the kernel slow.
+/// Writes the values of `part` again, on the event loop, because none of them takes the kernel long.
 fn rewrite_in(daemon: &Daemon, record: &Container, cgroups: &Cgroups, part: &Block) -> Result<()> {
     let writes = rewrites(daemon, record, cgroups, (part, None))?;
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)

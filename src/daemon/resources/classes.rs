@@ -45,7 +45,7 @@ pub(crate) fn overlay_of(
     overlay::overlay_of(wanted, &resolved)
 }
 
-/// A container that was moved to another group.
+/// The container's cgroups and former RDT group, to revert a move.
 pub(crate) struct MovedGroup {
     cgroups: Cgroups,
     before: Group,
@@ -101,7 +101,7 @@ pub(crate) fn enter_again(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Returns the group that the runtime will create: a plugin set it, and it does not exist yet.
+/// Returns the RDT group that a plugin set and that the runtime will create, because it does not exist yet.
 pub(crate) fn group_to_make(daemon: &Daemon, changes: &[Change]) -> Option<String> {
     let named = changes.iter().rfind(|change| change.field == FIELD)?.after.as_str()?;
     let is_new = resctrl::is_missing(&daemon.host, &daemon.config().resctrl_path, named);
@@ -126,7 +126,7 @@ pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Returns the move as `explain` shows it.
+/// Returns a container's move to another RDT class as a change for `explain`.
 pub(crate) fn change(
     before: Option<String>,
     class: Option<&String>,

@@ -4,7 +4,7 @@
 //! request, and periodically if configured.
 //!
 //! No plugin is asked, and the containers' files are read off the event loop. A file that cannot be read or compared is
-//! reported, but not as a difference. Updates of a container wait only while a difference is confirmed.
+//! reported, but not as a difference. Updates of a container wait only while a difference is confirmed or restored.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -88,7 +88,7 @@ pub(crate) struct Drifts {
     compared: usize,
     /// Whether the check ended before the last container.
     is_broken_off: bool,
-    /// The cgroups of the container, if exactly one was checked.
+    /// The container's cgroups, if known; `None` in the sum of several results.
     pub(super) place: Option<ResourcePlace>,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carries out evictions: a plugin requests the end of a container, if the operator permits it.
+//! Carries out evictions: ends a container at a plugin's request, if the operator permits that.
 //!
-//! The real runtime sends SIGTERM, later SIGKILL; the engine reacts as to any exited container.
-//! Each container is evicted once, within the operator's limit per minute. A pod's infrastructure
-//! container is evicted only if the operator permits that too. Nothing is deleted here, and no
-//! event fails because of an eviction.
+//! The real runtime sends the configured signal, later SIGKILL; the engine reacts as to any exited
+//! container. Each container is evicted once, within the operator's limit per minute. A pod's
+//! infrastructure container is evicted only if the operator permits that too. Nothing is deleted
+//! here, and no event fails because of an eviction.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -7,7 +7,7 @@ use crate::state::{Change, Container, Skipped};
 
 pub(crate) use crate::spec::Block;
 
-/// Returns the resources in force of a container: the engine's, overlaid by the plugins'.
+/// Returns the resources in force of a container: the engine's, overlaid with the plugins'.
 pub(crate) fn in_force(record: &Container) -> Block {
     let mut resources = record.resources.of_engine.map();
     overlay::put_over(&mut resources, &record.resources.overlay);
@@ -34,8 +34,8 @@ pub(super) fn before(record: &Container, part: &Block) -> (Block, Vec<String>) {
     (owned::keep_owned(&record.resources.overlay, |field| tried.contains_key(&field.path)), left)
 }
 
-/// Adds changes for `explain`. If a plugin sets the same field repeatedly, one line has the value before the first
-/// change, and the current value.
+/// Adds changes for `explain`. If a plugin sets the same field repeatedly at one kind of event, one
+/// line has the value before the first change, and the current value.
 pub(crate) fn note_changes(record: &mut Container, changes: Vec<Change>) {
     for change in changes {
         let same = |known: &&mut Change| {

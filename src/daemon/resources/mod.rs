@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates and evicts running containers as plugins request, by their cgroups or through the runtime.
+//! Updates and evicts running containers as plugins request, through their cgroups or the runtime.
 //!
 //! This module never notifies a plugin, and a failed update never fails the event that contained
 //! it. It imports `shared`, `registry`, `runtime` and `watch`.

@@ -16,8 +16,8 @@ use crate::daemon::shared::Daemon;
 const TOGETHER: [(&str, &str); 3] =
     [("cpu.quota", "cpu.period"), ("cpu.period", "cpu.quota"), ("memory.swap", "memory.limit")];
 
-/// Whether the cgroup files may have the values that `after` changes; false only if one surely does
-/// not. Kernels show some values in another form, and some files cannot be read.
+/// Whether the cgroup files may have the values that `after` changes; false only if a file surely
+/// has another value. Kernels show some values in another form, and some files cannot be read.
 pub(crate) fn has_taken(daemon: &Daemon, record: &Container, after: &Block) -> bool {
     let (Ok(Route::Direct(cgroups)) | Ok(Route::Runtime(Some(cgroups)))) = route(daemon, record)
     else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restores drifted values of plugins and injections, for the fields that `[drift] reapply` names;
-//! the audit log and `explain` show each. Another process may change a value repeatedly, so the
-//! number of writes is limited. This module only writes owned values, and asks no plugin.
+//! Restores drifted values of plugins and injections, for the fields that `[drift] reapply` names; the audit log and
+//! `explain` show each. Another process may change a value repeatedly, so the number of writes is limited. This module
+//! asks no plugin, and sets no other value; a runtime's `update` repeats the values in force.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -42,8 +42,8 @@ pub(crate) struct PutBacks {
 }
 
 impl PutBacks {
-    /// Begins a round of checks with the fields of the configuration in force; with no field while
-    /// plugins are disabled.
+    /// Begins a round of checks: restores the configured fields from now on, or none while plugins
+    /// are disabled.
     pub(super) fn begin(&mut self, config: &Config) {
         self.fields = if config.is_disabled() { Vec::new() } else { config.drift_reapply.clone() };
         let now = Instant::now();

@@ -78,7 +78,7 @@ fn field(error: &UpdateError) -> Option<String> {
     }
 }
 
-/// Sends the result of one update that waited.
+/// Sends the result of one update.
 pub(super) fn send_one(
     daemon: &Daemon,
     id: &str,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds whether the daemon or the runtime writes a container's resources (D22). The daemon does if the cgroupfs driver
-//! made cgroups for this container alone, and nri-runc made the container. This module only reads.
+//! Finds whether the daemon or the runtime writes a container's resources (D22). The daemon does if the runtime is runc
+//! or crun, the cgroupfs driver made cgroups for this container alone, and the container was made through nri-runc.
+//! This module only reads.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -29,7 +30,7 @@ pub(crate) enum Route {
     Runtime(Option<Cgroups>),
 }
 
-/// Finds the route of a container. Fails if its process has exited.
+/// Finds the route of a container. Fails if its process has exited, or its cgroups cannot be found now.
 pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
     if !has_known_cgroups(record) {
         let has_exited = exit_status::has_exited(&daemon.host, record);
@@ -126,7 +127,7 @@ fn not_known(error: Error) -> UpdateError {
     UpdateError::refused(error.doing("finding its cgroups"))
 }
 
-/// The fields for CPUs and memory nodes, each with the kernel's list of existing ones.
+/// The fields for CPUs and memory nodes, each with the kernel's list of possible ones.
 const THERE: [(&str, &str); 2] =
     [("cpus", "/sys/devices/system/cpu/possible"), ("mems", "/sys/devices/system/node/possible")];
 

@@ -107,7 +107,7 @@ pub(crate) async fn carry_out_unsolicited(
     carry_out_request(daemon, plugin, request, names).await
 }
 
-/// Carries out the updates that one plugin requested, in its order. A field that the plugin may not set
+/// Carries out the evictions and then the updates that one plugin requested. A field that the plugin's settings forbid
 /// fails all of them before anything is written. `event` and `message` name the request to operators.
 async fn carry_out_request(
     daemon: &Rc<Daemon>,
@@ -304,7 +304,7 @@ async fn apply_or_defer(
             applied => return applied.map(|()| Done::Applied),
         }
     }
-    // Recorded, because the plugin's response promises it.
+    // Put on record, because the response to the plugin reports success.
     daemon.change(key, |record| record.pending.deferred.push(requested.clone()));
     Ok(Done::Deferred)
 }

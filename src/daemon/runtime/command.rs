@@ -25,13 +25,13 @@ use crate::daemon::watch::pidfd;
 /// Time limit for a command of the runtime (D8: the limit of an update).
 const RUNTIME_WAIT: Duration = Duration::from_secs(30);
 
-/// Interval of checks whether a child without a pidfd has exited.
+/// Interval of checks whether a child without a pidfd, or a killed one, has exited.
 const REAP_CHECK: Duration = Duration::from_millis(10);
 
 /// Runs `VERB ARGUMENTS` with the runtime that made the container, and its global flags.
 ///
 /// # Errors
-/// Fails when the runtime cannot be run or does not exit, else with the last line of its stderr.
+/// Fails when the runtime cannot be run, does not exit in time, or fails; then with the last line of its stderr.
 pub(crate) async fn run(record: &Container, words: &[&str], stdin: &[u8]) -> Result<()> {
     run_into(record, words, stdin, Stdio::null()).await
 }
@@ -52,8 +52,8 @@ pub(crate) struct RuntimeState {
     pub(crate) status: String,
 }
 
-/// Returns the container according to the `state` command of a runtime whose files are unknown (D2); `None` for a
-/// runtime whose files the daemon reads, or if the runtime names no process.
+/// Returns the container's state from the `state` command of a runtime whose files are unknown
+/// (D2); `None` for other runtimes, and if the command fails or names no process.
 pub(crate) async fn state(record: &Container) -> Option<RuntimeState> {
     if !has_unknown_files(record) {
         return None;

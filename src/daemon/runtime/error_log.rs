@@ -41,7 +41,8 @@ pub(crate) struct RuntimeLog {
 }
 
 impl RuntimeLog {
-    /// Returns the engine's `--log` file, relative to the wrapper's working directory.
+    /// Finds the engine's `--log` file, relative to the wrapper's working directory `cwd`, and notes its length; `None`
+    /// if the log is not a file.
     pub(crate) fn open(log: Option<&OsStr>, cwd: &OsStr) -> Option<Self> {
         let text = log?.to_str()?;
         if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the exit code of a container's process, and the reason of its exit if known. The wrapper became
-//! the runtime's `create`, which exits long before. The sources are the kernel (since 6.15, once the
-//! process is reaped), the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`,
-//! conmon a file in the engine's exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's
-//! database and conmon's second file in CRI-O's storage. This module only reads.
+//! Finds the exit code of a container's process, and the reason of its exit if known. The wrapper became the runtime's
+//! `create`, which exits long before that process. The sources are the kernel (since 6.15, once the process is reaped),
+//! the engine's monitor (containerd's shim since 2.4 writes the bundle's `exit.json`, conmon a file in the engine's
+//! exit folder), containerd's events (`lifecycle/task_exits.rs`), Podman's database and conmon's second file in CRI-O's
+//! storage. This module only reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
@@ -102,7 +102,7 @@ impl ExitRecord {
         }
     }
 
-    /// Returns the folder that [`read`](Self::read) reads.
+    /// Returns the folder that [`read`](Self::read) reads first.
     pub(crate) fn folder(&self) -> &Path {
         match self {
             Self::Databases { files, .. } => {
@@ -247,8 +247,8 @@ impl ExitCodes {
     }
 
     /// Records, when an exited container is deleted, whether its monitor writes exit codes. The
-    /// monitor has reaped the process long ago, so if the code is missing now, this monitor writes
-    /// none for later containers either.
+    /// monitor has reaped the process long ago, so if the code is missing now, and the engine does
+    /// not remove it early, this monitor writes none for later containers either.
     pub(crate) fn note_monitor(&self, record: &Container, has_code: bool) {
         let mut mute = self.mute_monitors.borrow_mut();
         if has_code {
@@ -281,8 +281,8 @@ pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
     Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
 }
 
-/// Returns the reason why the container stopped, in CRI engines' words, and a message for operators; both
-/// are empty if the container never had a process.
+/// Returns the reason why the container stopped, in CRI engines' words, and a message for operators. The message may be
+/// empty; both are empty if the container was created and no process of it is on record.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.outcome.changes.iter().find(|change| change.event == EVICTION);

@@ -31,7 +31,7 @@ pub(crate) fn folder(host: &Host, key: &ContainerKey) -> PathBuf {
     host.path(&key.root).join(&key.id)
 }
 
-/// Whether the runtime knows the container.
+/// Whether the runtime has a state directory for the container.
 ///
 /// # Errors
 /// Fails when the state directory cannot be examined.
@@ -39,7 +39,7 @@ pub(crate) fn exists(host: &Host, key: &ContainerKey) -> io::Result<bool> {
     presence::is_dir(&folder(host, key))
 }
 
-/// Whether the container was created and is not started yet.
+/// Whether the container's `exec.fifo` exists: runc or crun has created the container and not started it yet.
 ///
 /// # Errors
 /// Fails when the state directory cannot be examined.
@@ -47,8 +47,8 @@ pub(crate) fn waits_for_start(host: &Host, key: &ContainerKey) -> io::Result<boo
     presence::exists(&folder(host, key).join("exec.fifo"))
 }
 
-/// Returns the init process from the PID file of a call, if the file has changed since `before`, its stamp
-/// at the call. The engine chooses the file's location, so the read may block.
+/// Returns the PID of the init process from the PID file of a call, if the file has changed since
+/// `before`, its stamp at the call. The engine chooses the file's location, so the read may block.
 ///
 /// # Errors
 /// Fails when the file cannot be read.
@@ -60,7 +60,7 @@ pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Opti
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// Returns the init process from the runtime's state.
+/// Returns the PID of the init process from the runtime's state.
 ///
 /// # Errors
 /// Fails when the state cannot be read.
@@ -76,8 +76,8 @@ pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u
     Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
 }
 
-/// Returns the container's cgroups by controller, from the runtime's state, and whether systemd manages
-/// them. crun names only one path, which is also the path of the container's process.
+/// Returns the container's cgroups by controller, from the runtime's state, and whether systemd manages them. Only
+/// runc's state lists cgroups; crun's names one path, which is also that of the container's process.
 ///
 /// # Errors
 /// Fails when the state is unreadable.
@@ -100,7 +100,7 @@ pub(crate) struct RuntimeState {
     pub(crate) pid: Option<u32>,
     /// When the init process started, in clock ticks since boot.
     pub(crate) start: Option<u64>,
-    /// The cgroups by controller.
+    /// The cgroups by controller; empty unless runc wrote the state.
     pub(crate) cgroups: BTreeMap<String, PathBuf>,
     /// Whether systemd manages the cgroups.
     pub(crate) systemd: bool,
@@ -214,7 +214,7 @@ impl RuntimeState {
         }
     }
 
-    /// Whether the file's time shows that it was written in this boot.
+    /// Whether the file was written in this boot; true if the time of the boot is unknown.
     pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
     }

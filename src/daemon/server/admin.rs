@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers operators with one JSON document for each admin verb, in a form that scripts depend on.
+//! Answers operators with one JSON document for each admin verb, or with a stream, in a form that scripts depend on.
 //! This module changes nothing itself; `recovery` and `reload` carry out changes.
 //!
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
@@ -234,7 +234,8 @@ fn top(daemon: &Daemon) -> TopAnswer {
     }
 }
 
-/// Returns the containers that were created without plugins because the daemon was unavailable, and have not stopped.
+/// Returns the containers that were created without plugins because the daemon was unavailable, and have not stopped:
+/// at most `limits::UNADJUSTED`.
 fn unadjusted(store: &Store) -> Vec<String> {
     let lives = |container: &&Container| {
         !matches!(container.state, Lifecycle::Stopped | Lifecycle::Removed)

@@ -177,7 +177,7 @@ impl Drain {
         }
     }
 
-    /// Tells the wrappers of held requests to reconnect. A daemon that ends must have left its socket before.
+    /// Tells the wrappers of held requests to reconnect. A daemon that ends must have removed its socket's file before.
     pub(crate) async fn release(&self) {
         self.is_over.set(true);
         self.changed.notify_waiters();

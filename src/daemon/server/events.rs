@@ -13,7 +13,7 @@ use crate::limits;
 use crate::link::DaemonResponse;
 use crate::stream::{EventReader, Since};
 
-/// Returns the events after the cursor, as one document.
+/// Returns the events from the position `since` on, as one document.
 ///
 /// # Errors
 /// Fails on an invalid cursor.

@@ -46,8 +46,8 @@ pub(super) struct Asked {
 /// Asks the plugins that handle execs.
 ///
 /// # Errors
-/// Fails when a plugin refuses the process, when a missing plugin protects it, or when a change
-/// cannot be passed on.
+/// Fails when a plugin refuses the process, when a plugin that protects execs is missing or cannot
+/// receive the process, or when a change cannot be passed on.
 pub(super) async fn ask(
     daemon: &Rc<Daemon>,
     call: &VerbRequest,
@@ -123,7 +123,7 @@ fn refuse_unprotected(
     Err(error.hint("it is permitted without them after nri.plugin_registration_timeout"))
 }
 
-/// Returns the document of the process, and the process as parsed from it; `None` if the document is unreadable.
+/// Returns the document of the process, and the process as parsed from it; `None` if the process cannot be determined.
 async fn describe(
     daemon: &Daemon,
     call: &VerbRequest,
@@ -159,8 +159,8 @@ async fn by_flags(daemon: &Daemon, call: &VerbRequest) -> Option<Vec<u8>> {
         let process = spec.get_mut("process")?.as_object_mut()?;
         let text = |word: &std::ffi::OsString| word.to_str().map(Value::from);
         let args: Option<Vec<Value>> = argv.get(line.id_index? + 1..)?.iter().map(text).collect();
-        // A wrapper that asks only about rules sends the command line up to the ID: plugins would
-        // not receive the process that runs.
+        // A wrapper that asks only about rules sends no arguments after the ID, so plugins could
+        // not receive the process.
         let args = args.filter(|args| !args.is_empty())?;
         process.insert("args".to_owned(), args.into());
         process.insert("terminal".to_owned(), line.tty.into());

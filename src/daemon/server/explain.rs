@@ -34,10 +34,11 @@ pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
 
-/// Explains the container that matches; if several match, lists them under `matches`.
+/// Explains the container or pod that matches. If it is not clear which of several containers is meant, lists them
+/// under `matches`.
 ///
 /// # Errors
-/// Fails with one line if none matches.
+/// Fails with one line if none matches, or only several pods do.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
@@ -114,7 +115,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     key.id.starts_with(wanted).then_some(Match::Prefix)
 }
 
-/// Whether the containers have one name, in pods of one name and namespace.
+/// Whether the containers have the same name, in pods of the same name and namespace.
 fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
     let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
     let first = names.next();

@@ -85,7 +85,8 @@ async fn refuse(
     verb::refuse(daemon, stream, call.verb(), &call.key, error).await
 }
 
-/// Applies the exec rules: fails if one refuses the process, and records if one in audit mode would.
+/// Applies the exec rules: fails if a rule refuses the process, and records the rules in audit mode that would refuse
+/// it.
 fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<()> {
     let config = daemon.config();
     let pod = {

@@ -26,7 +26,7 @@ pub(crate) fn times(container: &Container) -> Times {
     }
 }
 
-/// Returns the container's state; only the kernel knows whether it is paused.
+/// Returns the container's state on record, or paused if the kernel has frozen its processes.
 pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
     if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }

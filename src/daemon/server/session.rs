@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Serves a connection of a wrapper, a hook or an operator: reads its request and dispatches it. Only the daemon's
-//! own user may use it.
+//! Serves a connection of a wrapper, a hook or an operator: reads its request and dispatches it.
+//! Requests of other users than the daemon's are refused.
 
 use std::rc::Rc;
 
@@ -92,7 +92,7 @@ async fn serve_call(daemon: &Rc<Daemon>, stream: &mut UnixStream, call: VerbRequ
 }
 
 /// Reads the request; `None` if the daemon lacks a resource for that. The wrapper is notified of
-/// it, because it would otherwise consider the daemon dead.
+/// the shortage, because it would otherwise consider the daemon dead.
 async fn read(stream: &mut UnixStream) -> Result<Option<ReceivedQuestion>> {
     match frames::read(stream).await {
         Ok(asked) => Ok(Some(asked)),

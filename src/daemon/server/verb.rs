@@ -35,7 +35,7 @@ use crate::trace::{self, TraceContext};
 /// Time limit for a wrapper to confirm its verdict with EXEC. A living wrapper confirms at once.
 const EXEC_WAIT: Duration = Duration::from_secs(10);
 
-/// A verdict, and its data until the runtime has run.
+/// A verdict, and the data to settle its verb once the runtime has exited.
 struct Decided {
     proceed: Proceed,
     /// Whether the runtime's outcome changes the records.
@@ -86,8 +86,8 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
         return Err(Error::new("the wrapper is gone"));
     }
     let decided = frames::with_heartbeat(stream, async {
-        // Acquired before the container's turn: the verb that has the bundle's turn may need that of
-        // the container to release it.
+        // Acquired before the container's turn: the verb that has the bundle's turn may need the
+        // container's turn before it can release the bundle's.
         let bundle = bundle_turn(daemon, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
@@ -202,8 +202,8 @@ async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<Bundl
     daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
-/// Returns the stamp of the call's PID file and its opened log, before the runtime runs. Engines keep
-/// both files in the bundle.
+/// Returns the stamp of the call's PID file, and its log with the present length, before the
+/// runtime runs. Engines keep both files in the bundle.
 pub(super) async fn files_before(
     daemon: &Daemon,
     call: &VerbRequest,

@@ -48,14 +48,14 @@ pub(crate) struct PendingVerb {
     /// `create`, `run`, `restore`: prevents other creates in this bundle until the runtime has read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
     /// `update`: values that are in force once the runtime has accepted the update; until then no
-    /// other request writes.
+    /// other request writes the container's resources.
     pub(crate) proposed: RefCell<Option<ProposedUpdate>>,
     /// `update`: its result, until plugins are notified.
     pub(crate) concluded: RefCell<Option<ConcludedUpdate>>,
 }
 
 impl PendingVerb {
-    /// Creates a verb that stays open until its runtime process has exited.
+    /// Creates a verb that is pending until its runtime process has exited.
     pub(crate) fn new(
         host: &Host,
         key: &ContainerKey,
@@ -79,7 +79,8 @@ impl PendingVerb {
         }
     }
 
-    /// Returns the init process that this verb made: from the runtime's state, else from the call's PID file.
+    /// Returns the PID of the init process that this verb created: from the runtime's state, else from the call's PID
+    /// file.
     ///
     /// # Errors
     /// Fails when the state or the file cannot be read.

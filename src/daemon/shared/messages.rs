@@ -47,12 +47,12 @@ const CONTAINERS_LINUX: u64 = 11;
 /// stored whole messages.
 const ID: u64 = 1;
 
-/// Returns a container's bytes, as records keep them.
+/// Returns the part of a container's message that its record stores.
 pub(crate) fn to_wire(message: &api::Container) -> Wire {
     encoded(&message.write_to_bytes().unwrap_or_default())
 }
 
-/// Returns a pod's bytes.
+/// Returns the part of a pod's message that its record stores.
 pub(crate) fn pod_to_wire(message: &api::PodSandbox) -> Wire {
     Wire::without(&message.write_to_bytes().unwrap_or_default(), &OF_POD_RECORD)
 }
@@ -72,7 +72,7 @@ fn from_wire<M: Message>(wire: &Wire) -> M {
     M::parse_from_bytes(&wire.0).unwrap_or_default()
 }
 
-/// Returns the bytes of an encoded container.
+/// Returns the part of an encoded container that its record stores.
 pub(crate) fn encoded(container: &[u8]) -> Wire {
     Wire::without(container, &OF_RECORD)
 }

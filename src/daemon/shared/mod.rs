@@ -129,8 +129,8 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether each `exec` involves the daemon, and updates the containers'
-    /// marks, by whose facts a wrapper decides alone while no daemon runs.
+    /// Writes to the run directory whether each `exec` involves the daemon, and updates the
+    /// containers' marks: a wrapper decides by their facts while no daemon runs.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resuming.get() {
             return;
@@ -197,7 +197,7 @@ impl Daemon {
         keys.iter().for_each(|key| self.change(key, |_| ()));
     }
 
-    /// Returns a copy of a container's current record.
+    /// Returns a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs system calls on an engine's files off the daemon's event loop: their file system may be a
-//! file server's, which may never respond. The wait is bounded. A call that does not return keeps a
+//! Runs system calls on an engine's files off the daemon's event loop: the files may be on a file
+//! server, which may never respond. The wait is bounded. A call that does not return keeps a
 //! thread, so each folder may use only a few threads.
 
 use std::cell::{Cell, RefCell};
@@ -52,7 +52,8 @@ impl Daemon {
     /// Runs `work` on files below `folder`, off the loop.
     ///
     /// # Errors
-    /// Fails as `work` does, or if the file system does not respond, or an earlier call to it still hangs.
+    /// Fails as `work` does, or if the file system does not respond, an earlier call for `folder` still hangs, or no
+    /// thread is free in time.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         folder: &str,
@@ -74,7 +75,7 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Checks a path of an engine by `look`, for instance whether it exists.
+    /// Checks a path of an engine with `look`, for instance whether it exists.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.
@@ -117,7 +118,7 @@ impl Daemon {
         self.off_loop(&folder.to_string_lossy(), list).await
     }
 
-    /// Returns the exit code that the engine wrote for this process, if any.
+    /// Returns the exit code that the engine wrote for the container's process, if any.
     ///
     /// # Errors
     /// Fails when the engine's file cannot be read.
@@ -127,7 +128,7 @@ impl Daemon {
         self.unanswered.run(EXIT_FILE_WAIT, &path, move || Ok(file.read()?)).await
     }
 
-    /// Returns the exit code in the engine's own record of the container, if it has one.
+    /// Returns the exit code in the engine's own record of the container, if there is one.
     ///
     /// # Errors
     /// Fails when that record cannot be read.
@@ -140,15 +141,15 @@ impl Daemon {
     /// Reads the document of a bundle that no wrapper has opened.
     ///
     /// # Errors
-    /// Fails when it is unreadable, or the file system does not respond.
+    /// Fails when the document is unreadable, or the file system does not respond.
     pub(crate) async fn read_document(&self, bundle: &Path, name: &str) -> Result<Original> {
         let (folder, name) = (bundle.to_owned(), name.to_owned());
         let read = move || files::read_at(&files::open_dir(&folder)?, &name);
         self.off_loop(&bundle.to_string_lossy(), read).await
     }
 
-    /// Reads the init process from the PID file of a call, if the file has changed since `before`,
-    /// its stamp at the call.
+    /// Reads the PID of the init process from the PID file of a call, if the file has changed since
+    /// `before`, its stamp at the call.
     ///
     /// # Errors
     /// Fails when the file cannot be read.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connects modules of the daemon by queues of container processes to watch and pods to follow, so
-//! that the module that sends need not import the one that receives.
+//! Connects modules of the daemon through queues of container processes to watch and of pods to
+//! follow, so that the sending module need not import the receiving one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, HashSet};

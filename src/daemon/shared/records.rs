@@ -70,7 +70,7 @@ impl Records {
         self.store.borrow()
     }
 
-    /// Returns a copy of a container's current record.
+    /// Returns a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }

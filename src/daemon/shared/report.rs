@@ -151,7 +151,7 @@ impl Report {
         }
     }
 
-    /// Warns of a rejected identity claim, once for each container and claim among the latest.
+    /// Warns of a rejected identity claim, unless the same claim of this container is among the latest.
     pub(crate) fn note_contradiction(&self, engine: &'static str, id: &str, what: &str) {
         let mut latest = self.contradictions.borrow_mut();
         if latest.iter().any(|known| known.id == id && known.what == what) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Does the common part of `create` and of creation hooks: describes, announces and records the container, asks the
-//! plugins.
+//! Does the common part of `create` and of creation hooks: describes, announces and records the
+//! container, and asks the plugins.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;

@@ -55,8 +55,8 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
     }
 }
 
-/// Whether the runtime knows this container, or is creating it now. If the runtime's files are unknown, the
-/// container's process shows it.
+/// Whether the runtime has this container, or is creating it now. If the runtime's files are
+/// unknown, the container's process shows whether it exists.
 fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     match old.state {
         Lifecycle::Creating => Ok(settle::is_being_created(daemon, &old.key)),

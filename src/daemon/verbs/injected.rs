@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the operator's injections that apply to a container that is being created, tries them on
-//! this node and this document, and records those that fail. `chain` merges the rest.
+//! Chooses the operator's injections that apply to a container that is being created, tries those that may not fit this
+//! node or this document, and records those that fail. `chain` merges the rest.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use crate::state::{GaveWay, Skipped, WouldInject};
 pub(super) struct ChosenInjections {
     /// The injections that are merged with the plugins' responses, in order.
     pub(super) enforced: Vec<Injected>,
-    /// The injections in audit mode: owner, the fields that each alone would set, and whether it
-    /// would replace a value.
+    /// The injections in audit mode, each with its ID, the fields that it alone would set, and
+    /// whether it replaces values of the container and of plugins.
     audited: Vec<(String, Vec<String>, bool)>,
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decides `update` (decisions D21, D66): plugins are asked about the values that the engine changes, and
-//! the runtime receives the engine's values overlaid by all values that plugins own. kubelet's CPU manager
-//! repeats every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But
-//! a person may also request the engine's values again. So if plugins own values, plugins are asked about a
-//! repetition too, as with an engine's own NRI; values that they do not set again stay theirs.
+//! Decides `update` (decisions D21, D66): plugins are asked about the values that the engine changes, and the runtime
+//! receives the engine's values overlaid with all values that plugins own. kubelet's CPU manager repeats every cpuset
+//! every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But a person may also request the
+//! engine's values again. So if plugins own values, plugins are asked about a repetition too, as with an engine's own
+//! NRI; values that they do not set again stay theirs.
 //!
-//! A refusal changes nothing. No lock is held while plugins are asked; but from their reply until the runtime has
-//! exited no other request writes this container's resources.
+//! A refusal changes nothing. The turn to write is not held while plugins are asked; but from their
+//! reply until the runtime has exited no other request writes this container's resources.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

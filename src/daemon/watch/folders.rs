@@ -40,7 +40,7 @@ const OVERFLOW: i32 = -1;
 pub(crate) enum FolderEvent {
     /// A file of this name appeared, or was written.
     Came(OsString),
-    /// The file of this name was removed.
+    /// The file of this name was removed or moved away.
     Went(OsString),
     /// The folder itself was removed or moved; a new folder at its path is not watched.
     Gone,

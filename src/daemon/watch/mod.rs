@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Receives kernel events without polling: processes by descriptor, folders by inotify, writes by
-//! fanotify, and whether the process of a created container was started.
+//! Receives kernel events: exits of processes by descriptor, changes of folders by inotify, writes
+//! by fanotify, and whether the process of a created container was started.
 //!
-//! This module never interprets an event, and knows no record, no pod and no plugin. It imports no
-//! other folder of the daemon.
+//! This module uses no record, pod or plugin. It imports no other folder of the daemon.
 
 pub(crate) mod folders;
 pub(crate) mod pidfd;

@@ -6,8 +6,8 @@ use std::fmt;
 
 use crate::text::cut;
 
-/// Maximum length of a plugin's name, in bytes. It is used as a file name, a metrics label and a
-/// table column.
+/// Maximum length of a plugin's name, in bytes. The name is used as a file name, a metrics label
+/// and a table column.
 pub const PLUGIN_NAME: usize = 64;
 /// Maximum length of the NRI version that a plugin states, in bytes; the rest is cut.
 const NRI_VERSION: usize = 64;

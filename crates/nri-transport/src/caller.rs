@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the plugin service: sends a request as one ttRPC message, and finds its response by the
-//! number of the call.
+//! Calls of a plugin's services: sends a request as one ttRPC message, and finds its response by
+//! the number of the call.
 //!
 //! The ttrpc crate's client has a task for each direction and copies the request at each step; this
 //! one encodes a request directly into frames, and wakes the caller with the received frame. It
@@ -43,9 +43,9 @@ const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used 
 pub trait PluginRequest {
     /// The service that has the method.
     const SERVICE: &str = PLUGIN_SERVICE;
-    /// The name of its method.
+    /// The method's name.
     const METHOD: &str;
-    /// The type of its response.
+    /// The type of the response.
     type Answer: Message;
 
     /// Returns the encoded size in bytes.
@@ -169,7 +169,8 @@ impl PendingCalls {
         receiver
     }
 
-    /// Passes a response to its caller. A response without a caller is late, or was not requested.
+    /// Passes a response to its caller. A response without a caller, which is late or was not
+    /// requested, is dropped.
     fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
@@ -275,7 +276,8 @@ impl PluginCaller {
     /// Sends a request and waits for the response; `timeout` is sent as its deadline.
     ///
     /// # Errors
-    /// Fails when the request is too large, the plugin refuses it, or no response can arrive.
+    /// Fails when the request is too large, the plugin refuses it, the response is invalid or too
+    /// long, or no response can arrive.
     pub async fn call<R: PluginRequest>(
         &self,
         request: &R,
@@ -349,7 +351,7 @@ fn message<R: PluginRequest>(
     if room > TTRPC_LIMIT - ENVELOPE {
         return Err(Unanswered::TooLarge(size));
     }
-    // Metadata that does not fit is omitted.
+    // Metadata is omitted as a whole if it does not fit.
     let extra: usize = metadata.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
     let has_room = room + extra <= TTRPC_LIMIT - ENVELOPE;
     let metadata = if has_room { metadata } else { &[] };
@@ -443,7 +445,8 @@ impl Answers {
         self.waiting.lock().clear();
     }
 
-    /// Passes on the complete messages; returns the number of bytes consumed.
+    /// Passes on the complete messages; returns how many bytes at the start of `bytes` are
+    /// processed.
     fn take_messages(&mut self, bytes: &mut Vec<u8>) -> usize {
         let mut taken = 0;
         loop {
@@ -472,7 +475,7 @@ impl Answers {
         }
     }
 
-    /// Ends this call with the reason for the missing response.
+    /// Ends a call with the reason for the missing response.
     fn refuse(&self, number: u32, why: String) {
         self.waiting.answer(number, Err(Unanswered::Unreadable(why)));
     }

@@ -28,7 +28,8 @@ pub const NRI_VERSION: &str = "v0.12.5";
 /// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
-    /// Called when the plugin has registered and will be configured.
+    /// Called when the plugin has registered, before it is configured, and when its connection is
+    /// resumed.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// Handles the plugin's UpdateContainers request.
@@ -48,7 +49,7 @@ pub trait Upcalls: Send + Sync {
     fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {}
 }
 
-/// A runtime that refuses every request of a plugin.
+/// A runtime that refuses updates and does not have the extension.
 #[derive(Debug)]
 pub struct NoUpcalls;
 
@@ -157,7 +158,7 @@ impl RuntimeExtension for RuntimeService {
     }
 }
 
-/// Serves the requests of one plugin until it is dropped.
+/// Serves the requests of one plugin until this server is dropped.
 pub struct RuntimeServer {
     registration: mpsc::Receiver<PluginIdentity>,
     is_synchronized: Arc<AtomicBool>,

@@ -122,7 +122,7 @@ impl Pause {
     }
 
     /// Wakes a paused reader to check whether a call awaits its response. Each call to a plugin
-    /// does this; without a pause, which is rare, it has no effect.
+    /// does this; it has no effect unless there is a pause, which is rare.
     pub(crate) fn wake(&self) {
         self.0.send_if_modified(|is_paused| *is_paused);
     }

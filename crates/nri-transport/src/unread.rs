@@ -97,7 +97,7 @@ impl Unread {
         part
     }
 
-    /// Returns how many bytes are missing of the frame whose header has arrived.
+    /// Returns how many bytes of the first frame, or of its header, are missing.
     pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
         (FRAME_HEADER + length).saturating_sub(self.lock().unprocessed().len())

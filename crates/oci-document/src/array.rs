@@ -2,7 +2,7 @@
 //! One opened array of a [`SpecDocument`].
 //!
 //! The bytes of unchanged elements, even moved ones, and the blanks between neighbours are
-//! preserved. It never parses an element.
+//! preserved. An element is parsed only when it is read.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -84,7 +84,7 @@ impl<'t> Array<'t> {
         &mut self.items
     }
 
-    /// Decodes the array; `None` when the document has no such array.
+    /// Decodes the array; `None` if the document has no such array and no element was added.
     pub fn value(&self) -> Option<Value> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }

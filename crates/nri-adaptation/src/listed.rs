@@ -4,8 +4,9 @@
 //!
 //! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
 //! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container. Within one reply all removals are applied first, in any order. In the container that
-//! the next plugin receives, only maps are changed here; the caller changes lists.
+//! container. Within one reply all removals are applied first, wherever they are in the list. In
+//! the container that the next plugin receives, only maps are changed here; the caller changes
+//! lists.
 
 use std::collections::{HashMap, HashSet};
 

@@ -68,7 +68,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Returns the plugin that set or removed a field of the created container.
+    /// Returns the plugin that set or removed a field of the created container; for hooks and
+    /// device rules the plugins, separated by commas.
     pub fn plugin_behind(&self, field: &str) -> Option<String> {
         self.owners.plugin_of(&self.container.id, field)
     }

@@ -22,7 +22,7 @@ pub struct Owners {
     journal: Option<Vec<Before>>,
 }
 
-/// The former value of one change in one container.
+/// The value in one container before one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
     Slot((NriField, Option<String>), Option<Owner>),

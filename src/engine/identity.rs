@@ -103,7 +103,7 @@ ranks! {
     ContainerdCri {
         Role | PodId | ContainerName => Engine(ContainerdRecord) EngineLast(Annotation);
         PodName | PodNamespace => Engine(ContainerdRecord) EngineLast(Annotation, SandboxDocument);
-        // Before 1.6.11 containerd does not write the annotation, so the pod's author may have.
+        // Before 1.6.11 containerd does not write `sandbox-uid`, so the pod's author may have.
         PodUid => Engine(ContainerdRecord, CgroupPath) EngineLast(Annotation, SandboxDocument);
         PodLabels => Author(ContainerdRecord);
         PodAnnotations => Author(ContainerdRecord, SandboxDocument);
@@ -233,7 +233,7 @@ pub(super) fn shown(value: &str) -> String {
 /// The exemptions from protections that the operator configures.
 #[derive(Debug, Clone, Copy)]
 pub struct Exemptions<'a> {
-    /// Pods in these namespaces.
+    /// The namespaces whose pods are exempt.
     pub namespaces: &'a [String],
     /// Whether annotations and labels are sufficient evidence of the namespace.
     pub by_annotation: bool,
@@ -243,7 +243,7 @@ pub struct Exemptions<'a> {
 
 impl Facts {
     /// Drops values that nri-runc's keys and images must not set, and returns whether the pod is in
-    /// an exempt namespace according to a trusted source. It needs no daemon.
+    /// an exempt namespace ([`Facts::is_in`]). It needs no daemon.
     pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
         let Exemptions { namespaces, by_annotation, annotation } = exemptions;
         if !by_annotation {

@@ -12,7 +12,7 @@ use super::{Patch, PatchError, Result, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// Maximum length of a name in bytes, without the final NUL.
+/// Maximum length of a network device's name in bytes, without the final NUL.
 const LONGEST: usize = 15;
 
 /// Applies the adjustment's network devices: a `-name` removes, anything else sets.

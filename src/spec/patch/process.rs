@@ -22,7 +22,7 @@ struct Variable<'a> {
 }
 
 /// Sets and removes variables. A removal removes all occurrences; a new value replaces the first
-/// one and removes the others.
+/// occurrence and removes the others.
 pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Result<()> {
     if variables(env)?.is_empty() {
         return Ok(());

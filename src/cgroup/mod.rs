@@ -108,14 +108,15 @@ pub(crate) type Result<T, E = Unfit> = std::result::Result<T, E>;
 /// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// The host cannot do it.
+    /// This host's cgroups cannot take the value.
     Refused {
         /// Path of the resource.
         field: String,
         /// Why.
         why: String,
     },
-    /// The daemon cannot write it to the cgroup files, but the runtime may be able to set it.
+    /// The daemon cannot write this resource to the cgroup files, but the runtime may be able to
+    /// set it.
     NotDirect(String),
 }
 

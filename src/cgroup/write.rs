@@ -107,7 +107,7 @@ pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
-/// Whether the file has exactly the value of a write.
+/// Whether the file has the value of a write, in the form in which the kernel shows it.
 pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return false };
     match write.field.as_str() {

@@ -348,7 +348,7 @@ mod tests {
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();
-        // Each hanging read extends the pause; this returns its end.
+        // Each hanging read extends the pause; this returns the pause's end.
         let rest_after = |engine: &'static str| {
             let found = runtime.block_on(sources.fetch(&host, engine, wanted.clone()));
             assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);

@@ -226,7 +226,7 @@ mod tests {
 
     const POD: KubeletPod<'_> = KubeletPod { namespace: "ml", name: "train", uid: "u-1" };
 
-    /// A response with the pod `train`, whose container `app` has a device and a claim.
+    /// Returns a response with the pod `train`, whose container `app` has a device and a claim.
     fn response(driver: &str) -> Vec<u8> {
         let claim = [field(2, b"claim"), field(3, b"ml"), field(4, &field(2, driver.as_bytes()))];
         let app = [
@@ -245,7 +245,7 @@ mod tests {
         [field(1, &other), field(1, &pod.concat())].concat()
     }
 
-    /// Kubelet's record of a claim of the pod with that UID.
+    /// Returns kubelet's record of a claim of the pod with that UID.
     fn claim(uid: &str, name: &str, drivers: Value) -> Value {
         json!({"ClaimName": name, "Namespace": "ml", "PodUIDs": {uid: {}}, "DriverState": drivers})
     }
@@ -255,7 +255,7 @@ mod tests {
         json!({"Data": data, "Checksum": 1}).to_string()
     }
 
-    /// A response with the pod, whose containers these are.
+    /// Returns a response with the pod, which has these containers.
     fn pod(containers: &[Vec<u8>]) -> Vec<u8> {
         let containers = containers.iter().flat_map(|one| field(3, one));
         let names = [field(1, b"train"), field(2, b"ml")].concat();

@@ -491,7 +491,7 @@ mod tests {
     use crate::frame::{FRAME_HEADER, FRAME_LIMIT};
     use crate::mux::split_to_call;
 
-    /// Receivers for these calls, and the [`Answers`] that serve them.
+    /// Returns receivers for these calls, and the [`Answers`] that serve them.
     fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<ReplyBytes>>, Answers) {
         let waiting = PendingCalls::default();
         let receivers = numbers.iter().map(|number| waiting.expect(*number)).collect();

@@ -266,8 +266,8 @@ fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
 
-/// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a
-/// header, usually in one read.
+/// Reads frames until the end; returns why it ended. A message arrives as one or two frames, each
+/// with a header, usually in one read.
 async fn read_frames(
     reader: &PluginStream,
     trunk: &Trunk,

@@ -154,7 +154,7 @@ fn one_line(write: &Write) -> String {
     crate::error::quoted(&write.value)
 }
 
-/// Writes a value; returns the file's text if it is verified.
+/// Writes a value; returns the file's text if the write is verified.
 fn put(cgroups: &Cgroups, write: &Write) -> Result<Option<String>, String> {
     let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
     put_lines(&dir.join(&write.file), &write.value)?;

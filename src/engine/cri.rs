@@ -200,7 +200,7 @@ pub(super) fn annotations_of(bytes: &[u8]) -> BTreeMap<String, String> {
     read.and_then(|document| document.annotations).unwrap_or_default()
 }
 
-/// Builds kubelet's own labels from the annotations.
+/// Builds kubelet's own labels from the pod's name, namespace and UID.
 fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, String> {
     let pairs = [(KUBELET_NAME, name), (KUBELET_NAMESPACE, namespace), (KUBELET_UID, uid)];
     let known = pairs.into_iter().filter(|(_, value)| !value.is_empty());

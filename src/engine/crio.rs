@@ -59,8 +59,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether the document describes a pod for which the runtime is never called. Here the author's
-/// annotations take precedence, but they can only hide a pod until its first container.
+/// Whether the document describes a pod for which the runtime is never called. In this document the
+/// author's annotations take precedence, but they can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }

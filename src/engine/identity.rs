@@ -190,8 +190,8 @@ impl Claims {
         self.said.extend(value.map(|value| (field, source, value)));
     }
 
-    /// Returns the value of the most trusted source, and who may have written it; adds different
-    /// values to `contradictions`.
+    /// Returns the value of the most trusted source, and who may have written it; adds a line to
+    /// `contradictions` for each different value.
     pub(super) fn settle(
         &self,
         field: Field,
@@ -254,8 +254,8 @@ impl Facts {
     }
 
     /// Sets the namespace of a pod without one, on an engine without pods: the configured one, else
-    /// the engine's name. It is set after [`Facts::judge`] because no source claims it, so it
-    /// exempts no pod, even if that namespace is exempt.
+    /// the engine's name. The caller does this after [`Facts::judge`]: no source claims this
+    /// namespace, so it exempts no pod, even if it is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.behaviour().has_pods || !self.pod.namespace.is_empty() {
             return;

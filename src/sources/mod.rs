@@ -140,7 +140,7 @@ impl Sources {
         found
     }
 
-    /// Returns the records, and why others were refused, or why there are none.
+    /// Returns the records, and why others were refused; fails with the reason why there are none.
     async fn ask_store(
         &self,
         host: &Host,

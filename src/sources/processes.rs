@@ -30,8 +30,8 @@ impl Process {
     }
 }
 
-/// Returns the command lines of the process `parent` that called `pid`, and of its parent. A
-/// process that has ended meanwhile is left out, because its PID may belong to another process
+/// Returns the command lines of `parent`, the parent process of `pid`, and of the process above it.
+/// A process that has ended meanwhile is left out, because its PID may belong to another process
 /// (even a container's, which may use any name).
 ///
 /// # Errors

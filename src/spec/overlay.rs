@@ -62,7 +62,7 @@ pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     delta
 }
 
-/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends it,
+/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends both,
 /// although the period is unchanged.
 pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     let period = request.get("cpu").and_then(|cpu| cpu.get("period"));

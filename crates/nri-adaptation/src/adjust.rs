@@ -178,7 +178,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// NRI: in the reference, the next plugin does not receive CDI devices (BUG-07).
+    /// Merges CDI devices. NRI: in the reference, the next plugin does not receive them (BUG-07).
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
             self.claims.claim_key(NriField::CdiDevices, &device.name)?;

@@ -52,7 +52,7 @@ pub enum MergeError {
     NotAllowed {
         /// The requesting plugin.
         plugin: String,
-        /// The field that it may not set.
+        /// The field that the plugin may not set.
         field: NriField,
         /// The container.
         container: String,

@@ -17,7 +17,7 @@ use nri_api as api;
 
 /// An entry of a list in which each name can occur once.
 pub(crate) trait Listed: Clone {
-    /// The field to which it belongs.
+    /// The field to which the list belongs.
     const FIELD: NriField;
     /// Whether a plugin owns the removal of an entry even if no plugin had set the entry.
     const REMOVAL_IS_OWNED: bool = false;

@@ -119,7 +119,7 @@ impl Creation {
     /// Encodes the request for the next plugin.
     ///
     /// # Errors
-    /// Fails if it is too large for a message.
+    /// Fails if the request is too large for a message.
     pub fn encode_request(&mut self) -> protobuf::Result<Vec<u8>> {
         self.encoded.request(&mut self.request)
     }

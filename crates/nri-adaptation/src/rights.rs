@@ -30,7 +30,7 @@ pub struct Rights {
 pub struct Ruling {
     /// The rule's name.
     pub rule: String,
-    /// The fields that it permits.
+    /// The fields that the rule permits.
     pub permits: FieldSet,
     /// Whether the container is hidden from the plugin; the rule then permits nothing.
     pub hides: bool,

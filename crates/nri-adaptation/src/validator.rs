@@ -184,8 +184,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks up owners by the adjustment's keys, and so misses removals, whose
-    /// keys have marks (BUG-25).
+    /// Refuses changes of sysctls. NRI: the reference looks up owners by the adjustment's keys, and
+    /// so misses removals, whose keys have marks (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,
@@ -273,8 +273,8 @@ fn absent<'a>(
 }
 
 /// Returns the plugins that a pod's annotations name for the pod and for its containers; an invalid
-/// list names none. Fails if there are more than a pod may require, because its author chooses
-/// their number.
+/// list names none. Fails if there are more plugins than a pod may require, because the pod's
+/// author chooses their number.
 fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for (key, value) in &pod.annotations {

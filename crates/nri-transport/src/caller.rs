@@ -192,7 +192,7 @@ pub struct PluginCaller {
     reading: Reading,
 }
 
-/// The calls of a connection, saved between two calls.
+/// The state of a connection's calls, saved between two calls.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedAnswers {
     next: Option<u32>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Registration, and the service of each side on its connection. A connection registers once, under
-//! an identity that is checked here; the runtime checks whether another plugin has the same one.
+//! an identity that is checked here unless the runtime launched the plugin; the runtime checks
+//! whether another plugin has the same one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub trait Upcalls: Send + Sync {
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 
-    /// Returns the events of the extension that this runtime delivers, as bits; 0 if it has none.
+    /// Returns the events of the extension that this runtime delivers, as bits; 0 without the
+    /// extension.
     fn extension_events(&self) -> u32 {
         0
     }
@@ -176,7 +178,7 @@ impl RuntimeServer {
     /// Waits until the plugin has registered.
     ///
     /// # Errors
-    /// Fails if it does not within `timeout`, or the connection ends first.
+    /// Fails if the plugin does not register within `timeout`, or the connection ends first.
     pub async fn registered(
         &mut self,
         trunk: &Trunk,

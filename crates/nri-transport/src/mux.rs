@@ -41,7 +41,7 @@ const UNREGISTERED: usize = 64 << 10;
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
     let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
     let (to_plugin, mut plugin) = connection(PLUGIN_CONNECTION, &outgoing);
@@ -63,7 +63,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
 /// plugin has not registered.
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
@@ -72,7 +72,7 @@ pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Con
 /// [saved](PluginCaller::save).
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn continue_to_call(
     stream: UnixStream,
     saved: SavedTrunk,

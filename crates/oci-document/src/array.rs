@@ -16,7 +16,7 @@ use crate::scan;
 #[derive(Debug)]
 pub struct Array<'t> {
     text: &'t [u8],
-    /// Its range and its elements' ranges; `None` if the document has no such array yet.
+    /// The ranges of the array and of its elements; `None` if the document has no such array yet.
     source: Option<(Range<usize>, Vec<Range<usize>>)>,
     items: Vec<Item<'t>>,
 }

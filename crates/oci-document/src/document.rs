@@ -28,7 +28,7 @@ pub enum DocumentError {
     /// More than [`MAX_BYTES`].
     #[error("config.json has {size} bytes, more than the {MAX_BYTES} that are accepted")]
     TooLarge {
-        /// Its length in bytes.
+        /// The document's length in bytes.
         size: usize,
     },
     /// The text does not begin with a JSON value.
@@ -40,7 +40,7 @@ pub enum DocumentError {
     /// A value to read or edit has an unexpected type.
     #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
-        /// Its dotted path; empty for the document itself.
+        /// The value's dotted path; empty for the document itself.
         path: String,
         /// The expected type.
         wanted: &'static str,
@@ -50,7 +50,7 @@ pub enum DocumentError {
     Ambiguous {
         /// The member to read or edit, as a dotted path.
         path: String,
-        /// Each spelling of its key.
+        /// Each spelling of the member's key.
         spellings: String,
     },
     /// A repeated member that Go merges into the earlier one, or that runtimes read differently.
@@ -133,7 +133,7 @@ const FEW: usize = 16;
 struct Member<'t> {
     name: Cow<'t, str>,
     origin: Option<MemberSpan>,
-    /// Whether its original value was removed or replaced and must not be restored.
+    /// Whether the member's original value was removed or replaced and must not be restored.
     is_replaced: bool,
     now: Now<'t>,
 }

@@ -54,8 +54,8 @@ fn device_value(device: &api::LinuxNetDevice) -> Value {
     object_of([("name", name.as_str().into())])
 }
 
-/// Whether the kernel accepts the name. `%` is refused too, because the kernel would replace it by
-/// a number.
+/// Whether the kernel accepts the name. `%` is refused too, because the kernel would replace it
+/// with a number.
 fn is_name(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)

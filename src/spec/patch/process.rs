@@ -76,7 +76,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Finds the positions of a variable, and its value, which is that of the last one.
+    /// Finds the positions of a variable, and its value, which is that of the last occurrence.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());

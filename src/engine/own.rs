@@ -119,7 +119,7 @@ fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) ->
     pod_cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
 }
 
-/// Applies the nri-runc keys that the operator set to the facts.
+/// Applies to the facts the nri-runc keys that the operator set.
 pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<String, String>) {
     if !said.keys().any(|key| key.starts_with(PREFIX)) {
         return;

@@ -130,7 +130,7 @@ pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Block) {
     owners.retain(|name, _| !is_resource(name) || held.contains(name));
 }
 
-/// Whether an owner table's field is one of the resources that an overlay can hold.
+/// Whether an owner table's field is a resource that an overlay can hold, other than a device rule.
 pub(crate) fn is_resource(name: &str) -> bool {
     name.starts_with(HUGEPAGES)
         || name.starts_with(UNIFIED)

@@ -54,7 +54,7 @@ pub struct Merged {
     pub updates: Vec<api::ContainerUpdate>,
     /// The evictions of other containers, one each, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// For each evicted container the plugins that requested it, in order.
+    /// For each evicted container, the plugins that requested its eviction, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The plugin and the path of each field that the schema does not know; such fields are not
     /// applied.

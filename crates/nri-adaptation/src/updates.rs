@@ -68,7 +68,7 @@ pub struct Updated {
     pub answered: Option<api::LinuxResources>,
     /// One for each container, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// For each container the plugins that request its eviction, in order.
+    /// For each container, the plugins that requested its eviction, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The owners of fields, of all containers.
     pub owners: Owners,

@@ -93,8 +93,8 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Reports the first nri-runc key among labels that may be the image's, unless an annotation is the
-/// same pair: such labels are ignored.
+/// Reports the first nri-runc key that is a label but not an annotation of the same value: the
+/// label may be the image's, so it is ignored.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,

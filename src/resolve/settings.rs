@@ -67,7 +67,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks, which only disks that use the I/O scheduler BFQ support.
+/// Checks the weights of single disks: unless v1 has CFQ's files, only disks that use BFQ support
+/// them.
 fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
@@ -153,7 +154,8 @@ impl NewCgroup {
         }))
     }
 
-    /// Returns the parent of the container's cgroup, for CPU time; `None` if the document names no cgroup.
+    /// Returns the parent of the container's cgroup, for CPU time; `None` if the document names no absolute path, or
+    /// there is no `cpu` controller.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))

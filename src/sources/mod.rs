@@ -179,7 +179,7 @@ impl Sources {
         found
     }
 
-    /// Reads in a thread; returns nothing if that takes too long or the last read still hangs.
+    /// Reads in a thread; returns nothing if that takes too long, or if such reads are paused.
     async fn on_a_thread(
         &self,
         what: &'static str,

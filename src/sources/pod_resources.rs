@@ -26,16 +26,16 @@ const PATH: &str = "/v1.PodResourcesLister/List";
 /// Time limit for kubelet's response. It lists all pods of the node, within milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's records, relative to its folder, which also contains the socket's folder. Kubelet
-/// writes them before it asks the engine for a pod.
+/// Kubelet's records, relative to kubelet's folder, which also contains the socket's folder.
+/// Kubelet writes them before it asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
 /// Names by holder: drivers by claim, or resources by container.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
-/// Kubelet's records about a pod. Its response lacks ordinary init containers, drivers without
-/// devices, and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
+/// Kubelet's records about a pod. Kubelet's response lacks ordinary init containers, drivers
+/// without devices, and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
 #[derive(Debug, Default)]
 struct Recorded {
     claims: Names,
@@ -86,7 +86,7 @@ async fn ask(socket: &Path, pod: KubeletPod<'_>) -> Result<PodAllocations> {
     let listed = list(socket).await?;
     let folder = socket.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
     let uid = pod.uid.to_owned();
-    // The file is on kubelet's disk, which may hang: the caller's time limit applies.
+    // The files are on kubelet's disk, which may hang: the caller's time limit applies.
     let recorded = tokio::task::spawn_blocking(move || read_records(&folder, &uid)).await;
     read(&listed, pod, &recorded.map_err(|ended| Error::new(ended.to_string()))??)
 }

@@ -35,7 +35,7 @@ impl Process {
 /// (even a container's, which may use any name).
 ///
 /// # Errors
-/// Fails when they are unreadable, because an unreadable caller must not be treated as absent.
+/// Fails when a process cannot be read, because such a caller must not be treated as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;

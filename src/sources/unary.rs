@@ -265,7 +265,7 @@ impl ResponseStream {
         self.refusal.as_ref()
     }
 
-    /// Takes the next complete message.
+    /// Takes the next message; `None` until it is complete.
     ///
     /// # Errors
     /// Fails if the message is longer than `limit` bytes, or compressed.

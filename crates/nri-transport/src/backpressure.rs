@@ -76,7 +76,7 @@ pub(crate) struct InHand {
 }
 
 impl InHand {
-    /// Creates the count for a connection that may have `limit` unanswered requests.
+    /// Creates the record of a connection that may have `limit` unanswered requests.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }

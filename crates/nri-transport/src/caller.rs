@@ -28,7 +28,7 @@ use crate::outgoing::Outgoing;
 use crate::unread::Blob;
 use nri_api as api;
 
-/// NRI's service of a plugin.
+/// The name of NRI's plugin service.
 pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const EXTENSION_SERVICE: &str = "nri.extension.v1alpha1.PluginExtension";
 /// Maximum bytes of service, method and other fields around the request.
@@ -39,7 +39,7 @@ const PAIR: usize = 16;
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
-/// A request of the plugin service.
+/// A request to a plugin's services.
 pub trait PluginRequest {
     /// The service that has the method.
     const SERVICE: &str = PLUGIN_SERVICE;

@@ -236,7 +236,7 @@ impl Incoming {
         }
     }
 
-    /// Puts bytes before all later ones.
+    /// Adds bytes that another program saved; called before any frame is read.
     fn put_back(&self, bytes: Vec<u8>) {
         let _ended = self.sender.send(BufferedFrame::new(bytes, RoomTaken::default()));
     }

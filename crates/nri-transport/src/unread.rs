@@ -84,8 +84,8 @@ impl Unread {
         self.lock().take_frame(length)
     }
 
-    /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as
-    /// a frame.
+    /// Removes and returns the first `length` bytes, which have arrived, of a longer frame; the
+    /// rest remains as a frame.
     pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
         let Some((id, whole)) = self.header() else { return Vec::new() };
         let mut unread = self.lock();

@@ -57,8 +57,7 @@ pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
     query(call, Vec::new()).map(|query| query.socket)
 }
 
-/// Returns the usual socket of the containerd that keeps this bundle; used if no better source
-/// names the socket.
+/// Returns the usual socket of this bundle's containerd, used if no better source names one.
 fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
 }

@@ -24,8 +24,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Describes the container like [`facts`], with the name and the namespace in nerdctl's
-/// annotations.
+/// Describes the container like [`facts`], with name and namespace from nerdctl's annotations.
 pub(super) fn facts_of_nerdctl(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, .. } = seen;
     let mut facts = facts_of_record(engine, seen);

@@ -67,8 +67,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks: unless v1 has CFQ's files, only disks that use BFQ support
-/// them.
+/// Checks the weights of single disks: only BFQ supports them, unless v1 has CFQ's files.
 fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };

@@ -247,8 +247,7 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// Returns the keys that a reply sets or removes. They are few, so comparing costs less than
-/// hashing.
+/// Returns the few keys that a reply sets or removes: comparing them costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }

@@ -96,8 +96,7 @@ impl Updates {
         Self::new(UpdateSubject::Updated(Box::new(request)))
     }
 
-    /// Begins the updates of a StopContainer request: other containers may receive the stopped
-    /// one's resources.
+    /// Begins the updates of a StopContainer request; they may be of any container.
     pub fn for_stop() -> Self {
         Self::new(UpdateSubject::Any)
     }

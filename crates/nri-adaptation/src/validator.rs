@@ -15,8 +15,7 @@ use crate::keys;
 use crate::quoted;
 use nri_api as api;
 
-/// The annotation with which a pod requires plugins, in addition to those that the operator
-/// requires.
+/// The annotation with which a pod requires plugins in addition to those of the operator.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
 /// Maximum plugins that one pod may require with its annotations, more than any node has. A

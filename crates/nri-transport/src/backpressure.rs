@@ -18,8 +18,7 @@ use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, messag
 pub(crate) const IN_HAND: usize = 32;
 /// Maximum bytes buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
-/// Bytes of one plugin's unanswered requests at which no further request is read: each is in memory
-/// several times.
+/// Bytes of a plugin's unanswered requests at which reading stops: each is in memory several times.
 const REQUESTS_IN_HAND: usize = 8 << 20;
 /// Bytes counted for a buffered frame in addition to its payload.
 const FRAME: usize = 64;

@@ -169,8 +169,7 @@ impl PendingCalls {
         receiver
     }
 
-    /// Passes a response to its caller. A response without a caller, which is late or was not
-    /// requested, is dropped.
+    /// Passes a response to its caller; a late one and one that was not requested are dropped.
     fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
@@ -445,8 +444,7 @@ impl Answers {
         self.waiting.lock().clear();
     }
 
-    /// Passes on the complete messages; returns how many bytes at the start of `bytes` are
-    /// processed.
+    /// Passes on the complete messages; returns how many bytes of `bytes` are processed.
     fn take_messages(&mut self, bytes: &mut Vec<u8>) -> usize {
         let mut taken = 0;
         loop {

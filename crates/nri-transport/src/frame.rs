@@ -34,8 +34,7 @@ pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
-/// Returns the length, header included, of the message that begins here; `None` until its header
-/// has arrived.
+/// Returns the length with header of the message that begins here, once its header has arrived.
 pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
@@ -65,8 +64,7 @@ impl Trunk {
         }
     }
 
-    /// Records that the plugin has registered: the limit for unregistered plugins no longer
-    /// applies.
+    /// Records that the plugin has registered, which lifts the limit for unregistered plugins.
     pub(crate) fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }

@@ -29,8 +29,7 @@ pub const NRI_VERSION: &str = "v0.12.5";
 /// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
-    /// Called when the plugin has registered, before it is configured, and when its connection is
-    /// resumed.
+    /// Called when the plugin has registered, before Configure, and when its connection is resumed.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// Handles the plugin's UpdateContainers request.

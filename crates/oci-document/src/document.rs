@@ -453,8 +453,7 @@ impl<'t> Member<'t> {
 }
 
 /// Decodes a value of the document. A string with a lone surrogate is decoded as in Go; another
-/// value that serde_json cannot represent (for example, nested too deep) becomes a string of its
-/// source.
+/// value that serde_json cannot represent (nested too deep) becomes a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))

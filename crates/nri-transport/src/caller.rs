@@ -360,7 +360,7 @@ fn message<R: PluginRequest>(
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
     let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
-    // Encoding fails only if a message is larger than it was measured.
+    // Encoding fails only if a message is larger than its measured size.
     written.map_err(|_error| Unanswered::TooLarge(size))?;
     copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);

@@ -72,7 +72,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
 }
 
 /// Returns the end of the value at `at`; `None` if Go may read it differently than a strict reader.
-/// `name` is its member.
+/// `name` is the member that has the value.
 fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
     match text.get(at)? {
         b'{' | b'[' if depth > DEEPEST => None,

@@ -2,7 +2,7 @@
 //! Plans writes of block I/O limits, on both layouts of cgroups.
 //!
 //! A list replaces the file's limits: for a device that is not in the list, the limit is lifted. An
-//! absent list leaves the limits unchanged, and a weight of zero sets the kernel's default.
+//! absent list leaves the limits unchanged, and a `weight` of zero sets the kernel's default.
 //! Reference: kernel `cgroup-v1/blkio-controller.rst`, `cgroup-v2.rst` (io), `block/bfq-iosched`;
 //! for the choice of the file, runc's `cgroups/fs/blkio.go` and `fs2/io.go`.
 

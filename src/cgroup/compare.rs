@@ -16,9 +16,9 @@ use super::{CgroupFiles, Cgroups, Write};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) file: PathBuf,
-    /// The value as the file would show it.
+    /// The value of the write; `A or B` if runtimes write one of two values.
     pub(crate) expected: String,
-    /// The file's text.
+    /// The compared part of the file's text.
     pub(crate) actual: String,
     /// Whether exactly one value is expected.
     pub(crate) is_certain: bool,
@@ -27,8 +27,8 @@ pub(crate) struct Difference {
 /// Files whose value runtimes and kernels accept without applying it.
 const NOT_APPLIED: [&str; 2] = ["memory.kmem.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
 
-/// One second in microseconds, and the step (in microseconds) in which runtimes give systemd the
-/// CPU time of one second.
+/// One second, and the step to which runtimes round up the CPU time per second that they give
+/// systemd, both in microseconds.
 const SECOND: u128 = 1_000_000;
 const SYSTEMD_STEP: u128 = 10_000;
 
@@ -73,8 +73,8 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     }
 }
 
-/// Whether this is systemd's value for a quota: the runtime gives systemd the CPU time of one
-/// second, rounded up to 10 ms, and systemd writes that value again at each reload.
+/// Whether `actual` is the quota as systemd rounds it: runc gives systemd the CPU time per second,
+/// rounded up to 10 ms, and systemd sets the quota from it again at each reload.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,

@@ -4,8 +4,8 @@
 //! [`plan`] decides and is pure: it takes OCI resources and the files' content, and returns writes
 //! in an order that the kernel accepts, or an error. [`carry_out`] makes them, and reverts all of
 //! them when one fails. The caller decides which containers may be written to (D22), and no process
-//! is ever moved, frozen or killed. Reference: kernel `cgroup-v1/`, `cgroup-v2.rst`; runc's
-//! `cgroups` package.
+//! is ever moved to another cgroup, frozen or killed. Reference: kernel `cgroup-v1/`,
+//! `cgroup-v2.rst`; runc's `cgroups` package.
 
 mod blkio;
 mod compare;
@@ -108,14 +108,15 @@ pub(crate) type Result<T, E = Unfit> = std::result::Result<T, E>;
 /// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// The host cannot do it.
+    /// This host's cgroups cannot take the value.
     Refused {
         /// Path of the resource.
         field: String,
         /// Why.
         why: String,
     },
-    /// The daemon cannot write it to the cgroup files, but the runtime may be able to set it.
+    /// The daemon cannot write this resource to the cgroup files, but the runtime may be able to
+    /// set it.
     NotDirect(String),
 }
 

@@ -20,7 +20,7 @@ use super::CgroupFiles;
 /// The controllers whose files are written.
 const WRITTEN: [&str; 8] = ["", "blkio", "cpu", "cpuset", "devices", "hugetlb", "memory", "pids"];
 
-/// Which version of cgroups has the controllers.
+/// The version of cgroups that has the controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// v1 or hybrid.
@@ -134,7 +134,8 @@ impl Cgroups {
     /// Finds the cgroups of the process `pid`; `recorded` is its runtime's record, by controller.
     ///
     /// # Errors
-    /// Fails when the process is gone, or has left the cgroup in which its runtime put it.
+    /// Fails when the process is gone, is in no mounted cgroup, or has left the cgroup in which its
+    /// runtime put it.
     pub(crate) fn find(
         host: &Host,
         mounts: &Mounts,

@@ -107,7 +107,7 @@ pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     }
 }
 
-/// Whether the file has exactly the value of a write.
+/// Whether the file has the value of a write, in the form in which the kernel shows it.
 pub(crate) fn reads_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return false };
     match write.field.as_str() {
@@ -154,7 +154,7 @@ fn one_line(write: &Write) -> String {
     crate::error::quoted(&write.value)
 }
 
-/// Writes a value; returns the file's text if it is verified.
+/// Writes a value; returns the file's text if the write is verified.
 fn put(cgroups: &Cgroups, write: &Write) -> Result<Option<String>, String> {
     let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
     put_lines(&dir.join(&write.file), &write.value)?;

@@ -60,8 +60,8 @@ pub(crate) struct Behaviour {
     /// A pod's annotations are on its members, not on its infrastructure container.
     pub(crate) annotates_members: bool,
     pub(crate) exit_place: ExitPlace,
-    /// The record that keeps the exit code, if there is one: the engine then removes the exit file,
-    /// once it has read it, before the runtime deletes the container.
+    /// The record that keeps the exit code, if there is one: the engine then removes the exit file
+    /// after reading it, before the runtime deletes the container.
     pub(crate) lasting_exit: Option<LastingExit>,
     /// Returns the folder that the engine keeps for a container until it removes the container, if
     /// that is after the runtime's state is deleted.

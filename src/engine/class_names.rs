@@ -8,7 +8,7 @@
 use super::{Document, Facts};
 
 /// Returns the requested class: the one for this container, else for a container of this name in
-/// the pod, else for all of them.
+/// the pod, else for all the pod's containers.
 fn asked_for(facts: &Facts, document: &Document<'_>, kind: &str) -> Option<String> {
     let own = format!("io.kubernetes.cri.{kind}-class");
     let of_request = facts.container.annotations.get(&own).cloned();

@@ -11,8 +11,8 @@ pub(super) fn option(call: &CallerInfo<'_>, names: &[&str]) -> Option<String> {
     String::from_utf8(words.get(at + 1)?.clone()).ok()
 }
 
-/// Returns an option of the command that conmon runs when the container exits (`podman --root DIR
-/// …`).
+/// Returns the value of an option of the command that conmon runs when the container exits (`podman
+/// --root DIR …`).
 pub(super) fn exit_option(call: &CallerInfo<'_>, name: &str) -> Option<String> {
     let words = parent(call)?;
     let mut said = words.windows(2).filter(|pair| pair[0] == b"--exit-command-arg");

@@ -57,7 +57,7 @@ pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
     query(call, Vec::new()).map(|query| query.socket)
 }
 
-/// Returns the usual socket of the containerd that keeps this bundle, if no better source names it.
+/// Returns the usual socket of this bundle's containerd, used if no better source names one.
 fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
 }
@@ -82,7 +82,7 @@ pub(super) fn cri_folder(bundle: &str, id: &str, is_sandbox: bool) -> Option<Str
     super::is_id(id).then(|| format!("{state}/io.containerd.grpc.v1.cri/{kind}/{id}"))
 }
 
-/// Returns an option of the shim's command line.
+/// Returns the value of an option of the shim's command line.
 pub(super) fn option(words: &[Vec<u8>], name: &str) -> Option<String> {
     let at = words.iter().position(|word| word == name.as_bytes())?;
     String::from_utf8(words.get(at + 1)?.clone()).ok()

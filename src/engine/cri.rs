@@ -10,7 +10,7 @@ use super::{
     Role, Seen, Wanted, is_id, pod_cgroup,
 };
 
-/// `sandbox` or `container`.
+/// The annotation whose value is `sandbox` or `container`.
 pub(super) const TYPE: &str = "io.kubernetes.cri.container-type";
 /// Labels that kubelet sets on a pod; some engines add them as annotations.
 pub(super) const KUBELET_NAME: &str = "io.kubernetes.pod.name";
@@ -142,8 +142,8 @@ fn role(
     Role::Sandbox
 }
 
-/// Adds the names in the annotations, those in the sandbox's document, and kubelet's labels if an
-/// unknown engine writes no others.
+/// Adds the claims of the cgroup's path, the annotations and the sandbox's document, and of
+/// kubelet's labels if an unknown engine writes no other names.
 fn claim_names(
     claims: &mut Claims,
     engine: &DetectedEngine,
@@ -200,7 +200,7 @@ pub(super) fn annotations_of(bytes: &[u8]) -> BTreeMap<String, String> {
     read.and_then(|document| document.annotations).unwrap_or_default()
 }
 
-/// Builds kubelet's own labels from the annotations.
+/// Builds kubelet's own labels from the pod's name, namespace and UID.
 fn kubelet_labels(name: &str, namespace: &str, uid: &str) -> BTreeMap<String, String> {
     let pairs = [(KUBELET_NAME, name), (KUBELET_NAMESPACE, namespace), (KUBELET_UID, uid)];
     let known = pairs.into_iter().filter(|(_, value)| !value.is_empty());

@@ -5,8 +5,8 @@
 //! In the sandbox's document a pod's author can shadow CRI-O's keys; in a container's document
 //! CRI-O's keys take precedence; and a sandbox's document can look like a container's. So role, IDs
 //! and names come from the storage's records and conmon's arguments, and the sandbox is found by
-//! its ID. Labels and annotations are used only if CRI-O wrote them both in its list and as
-//! separate annotations.
+//! its ID. An entry of CRI-O's lists of labels and annotations is used only if the document also
+//! has it as a separate annotation; separate annotations that the lists lack are added.
 
 use std::collections::BTreeMap;
 
@@ -59,8 +59,8 @@ fn is_sandbox(document: &Document<'_>) -> bool {
     CrioKeys(document.annotations).own("ContainerType") == Some("sandbox")
 }
 
-/// Whether the document describes a pod for which the runtime is never called. Here the author's
-/// annotations take precedence, but they can only hide a pod until its first container.
+/// Whether the document describes a pod for which the runtime is never called. In this document the
+/// author's annotations take precedence, but they can only hide a pod until its first container.
 pub(super) fn is_pod_without_runtime(document: &Document<'_>) -> bool {
     is_sandbox(document) && is_spoofed(document.annotations)
 }
@@ -69,8 +69,8 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// Returns the files of the pod that the document may belong to; its claims are checked when the
-/// files are read.
+/// Returns the files of the pod that the document may belong to; the document's claims are checked
+/// when the files are read.
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
     if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
@@ -334,8 +334,8 @@ fn confirmed(
     all
 }
 
-/// Returns the pod's cgroup according to CRI-O, if its last part is also the last part of the
-/// container's path.
+/// Returns the pod's cgroup according to CRI-O, if its last part is that of the parent in the
+/// container's cgroup path, or there is no such path.
 fn cgroup_parent(
     keys: &CrioKeys<'_>,
     document: &Document<'_>,
@@ -356,7 +356,8 @@ fn cgroup_parent(
     None
 }
 
-/// Returns the addresses: `IP.0`, `IP.1` for a container; for a sandbox the CNI plugin's result.
+/// Returns the addresses: `IP.0`, `IP.1` of the container's document, else the CNI plugin's result
+/// in the sandbox's, if that is believed.
 fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();

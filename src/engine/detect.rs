@@ -160,7 +160,8 @@ fn bundle_kind(bundle: &str) -> Option<(EngineKind, &'static str)> {
 }
 
 /// Distinguishes containerd's clients, which share processes and paths. The CRI plugin writes its
-/// annotations after the pod's, only in its own namespace; nerdctl writes its own last, in any.
+/// annotations after the pod's, only in its own namespace; nerdctl writes its annotations last, in
+/// any namespace.
 fn distinguish_clients(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,

@@ -93,8 +93,9 @@ fn repositories(root: &str, config: &Value) -> Option<String> {
     Some(format!("{root}/image/{driver}/repositories.json"))
 }
 
-/// Returns the digest of the image's manifest. containerd's store has it beside the container;
-/// Docker's has it with each of the image's names, of which the requested one is preferred.
+/// Returns the digest of the image's manifest. With containerd's store the container's record has
+/// it; Docker's store has it with each of the image's names, of which the requested one is
+/// preferred.
 fn manifest_digest(root: &str, config: &Value, found: &FetchedFacts) -> Option<String> {
     if let Some(named) = text(config, "/ImageManifest/digest") {
         return Some(named);

@@ -103,7 +103,7 @@ ranks! {
     ContainerdCri {
         Role | PodId | ContainerName => Engine(ContainerdRecord) EngineLast(Annotation);
         PodName | PodNamespace => Engine(ContainerdRecord) EngineLast(Annotation, SandboxDocument);
-        // Before 1.6.11 containerd does not write the annotation, so the pod's author may have.
+        // Before 1.6.11 containerd does not write `sandbox-uid`, so the pod's author may have.
         PodUid => Engine(ContainerdRecord, CgroupPath) EngineLast(Annotation, SandboxDocument);
         PodLabels => Author(ContainerdRecord);
         PodAnnotations => Author(ContainerdRecord, SandboxDocument);
@@ -190,8 +190,8 @@ impl Claims {
         self.said.extend(value.map(|value| (field, source, value)));
     }
 
-    /// Returns the value of the most trusted source, and who may have written it; adds different
-    /// values to `contradictions`.
+    /// Returns the value of the most trusted source, and who may have written it; adds a line to
+    /// `contradictions` for each different value.
     pub(super) fn settle(
         &self,
         field: Field,
@@ -233,7 +233,7 @@ pub(super) fn shown(value: &str) -> String {
 /// The exemptions from protections that the operator configures.
 #[derive(Debug, Clone, Copy)]
 pub struct Exemptions<'a> {
-    /// Pods in these namespaces.
+    /// The namespaces whose pods are exempt.
     pub namespaces: &'a [String],
     /// Whether annotations and labels are sufficient evidence of the namespace.
     pub by_annotation: bool,
@@ -243,7 +243,7 @@ pub struct Exemptions<'a> {
 
 impl Facts {
     /// Drops values that nri-runc's keys and images must not set, and returns whether the pod is in
-    /// an exempt namespace according to a trusted source. It needs no daemon.
+    /// an exempt namespace ([`Facts::is_in`]). It needs no daemon.
     pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
         let Exemptions { namespaces, by_annotation, annotation } = exemptions;
         if !by_annotation {
@@ -254,8 +254,8 @@ impl Facts {
     }
 
     /// Sets the namespace of a pod without one, on an engine without pods: the configured one, else
-    /// the engine's name. It is set after [`Facts::judge`] because no source claims it, so it
-    /// exempts no pod, even if that namespace is exempt.
+    /// the engine's name. The caller does this after [`Facts::judge`]: no source claims this
+    /// namespace, so it exempts no pod, even if it is exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.behaviour().has_pods || !self.pod.namespace.is_empty() {
             return;

@@ -10,8 +10,8 @@ pub(super) const CGROUP_DIR: &str = "cgroup.dir";
 /// An annotation that iSulad writes on sandboxes.
 pub(super) const ATTEMPT: &str = "io.kubernetes.cri.sandbox-attempt";
 
-/// Prefixes of annotations that iSulad adds to a pod. Its own NRI sends only the annotations of the
-/// request.
+/// Prefixes of annotations that iSulad adds to a pod. iSulad's own NRI sends only the annotations
+/// of the request.
 const OWN: [&str; 10] = [
     "cri.sandbox.isulad.checkpoint",
     "io.kubernetes.cri.",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Kubelet's allocations to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocated {
-    /// The DRA drivers of its claims.
+    /// The DRA drivers of the container's claims.
     pub claims: BTreeSet<String>,
     /// The container's extended resources.
     pub resources: BTreeSet<String>,

@@ -66,7 +66,7 @@ impl<'b> Rows<'b> {
         }
     }
 
-    /// Returns the addresses of the container that owns the network.
+    /// Returns the addresses of a container that owns a network.
     pub(super) fn ips(self, id: &str) -> Vec<String> {
         let state = self.json("ContainerState", 3, &["ctr", id, "state"]).unwrap_or_default();
         let members = |value: &Value| value.as_object().cloned().unwrap_or_default();

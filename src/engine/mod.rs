@@ -67,7 +67,7 @@ pub(crate) fn variable<'v>(
     variables.iter().find(|(known, _)| known == name).map(|(_, value)| value)
 }
 
-/// The part of config.json that has facts about the engine.
+/// The members of config.json that show the engine, and the facts that it wrote.
 #[derive(Debug, Clone)]
 pub struct Document<'a> {
     /// Annotations.
@@ -304,7 +304,7 @@ pub fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
 /// Adds facts from a workload's document to the engine's.
 fn complete_workload(facts: &mut Facts, document: &Document<'_>) {
     class_names::fill_in(facts, document);
-    // These engines' own NRI reports no profile if the pod requested none.
+    // With their own NRI, containerd and CRI-O report no profile if the pod requested none.
     let is_cri = facts.engine.kind.behaviour().reports_pods;
     let seccomp = &mut facts.container.seccomp;
     if seccomp.is_none() && !is_cri && !document.has_seccomp {

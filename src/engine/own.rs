@@ -93,7 +93,8 @@ pub(super) fn forbid_other_pod(facts: &mut Facts, said: &mut BTreeMap<String, St
     }
 }
 
-/// Reports nri-runc's keys in labels that may be the image's, where they are ignored.
+/// Reports the first nri-runc key that is a label but not an annotation of the same value: the
+/// label may be the image's, so it is ignored.
 pub(super) fn note_labels(
     facts: &mut Facts,
     labels: &BTreeMap<String, String>,
@@ -110,15 +111,15 @@ pub(super) fn note_labels(
     }
 }
 
-/// Whether Kubernetes made the container, through any engine: kubelet made its cgroup, or set its
-/// labels.
+/// Whether Kubernetes made the container, through any engine: kubelet made its cgroup or set its
+/// labels, or it has an annotation of containerd's CRI plugin.
 fn is_of_kubernetes(document: &Document<'_>, said: &BTreeMap<String, String>) -> bool {
     let keys = [cri::KUBELET_NAME, cri::KUBELET_UID, cri::TYPE];
     let has = |key: &str| said.contains_key(key) || document.annotations.contains_key(key);
     pod_cgroup::is_kubelets(document.cgroups_path) || keys.into_iter().any(has)
 }
 
-/// Applies the nri-runc keys that the operator set to the facts.
+/// Applies to the facts the nri-runc keys that the operator set.
 pub(super) fn apply(facts: &mut Facts, document: &Document<'_>, said: &BTreeMap<String, String>) {
     if !said.keys().any(|key| key.starts_with(PREFIX)) {
         return;

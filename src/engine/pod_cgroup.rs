@@ -103,7 +103,7 @@ pub(super) fn files(document: &Document<'_>) -> Vec<String> {
     all.iter().filter_map(|(controller, file)| path(document, controller, file)).collect()
 }
 
-/// Returns the limits in these files as a CRI message in JSON; `None` if there is no limit.
+/// Returns the shares and limits in [`files`] as a CRI message in JSON; `None` if there are none.
 pub(super) fn resources(
     document: &Document<'_>,
     found: &FetchedFacts,

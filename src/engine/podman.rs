@@ -189,7 +189,7 @@ fn infra(seen: Seen<'_>, rows: Option<Rows<'_>>, pod: Option<&str>) -> Option<St
 }
 
 /// Reads these documents of the image, each from the first of its paths that exists. Empty for a
-/// container without an image; `None` if the image is unknown.
+/// container without an image; `None` if the image is unknown or a document cannot be read.
 fn images(
     call: &CallerInfo<'_>,
     found: &FetchedFacts,

@@ -33,7 +33,7 @@ pub struct StoreQuery {
     pub namespace: String,
     /// Container IDs.
     pub ids: Vec<String>,
-    /// Whether the digests of their images are requested too.
+    /// Whether the digests of the containers' images are requested too.
     pub with_images: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct FetchedFacts {
     pub files: BTreeMap<String, Vec<u8>>,
     /// The records, by container ID.
     pub records: BTreeMap<String, StoreRecord>,
-    /// Why containerd's records could not be read, if they were requested.
+    /// The reason why some or all of the requested records of containerd could not be read.
     pub store_problem: Option<String>,
     /// The Docker daemons of this host, if requested.
     pub dockers: Vec<Dockerd>,

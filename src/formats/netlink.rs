@@ -36,7 +36,7 @@ pub(crate) fn address_request() -> Vec<u8> {
     bytes
 }
 
-/// An address by which other hosts reach the namespace.
+/// An address at which other hosts reach the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundAddress {
     /// The number of the address's interface.

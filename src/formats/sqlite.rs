@@ -16,7 +16,7 @@ pub(crate) struct SqliteDatabase<'b> {
 }
 
 impl<'b> SqliteDatabase<'b> {
-    /// Reads the header; `None` if it is not supported, or there may be a write-ahead log.
+    /// Reads the header; `None` if the database is not supported or may have a write-ahead log.
     pub(crate) fn open(bytes: &'b [u8]) -> Option<Self> {
         let header = bytes.get(..100)?;
         let page_size = match number(&header[16..18]) {

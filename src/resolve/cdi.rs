@@ -30,7 +30,7 @@ use crate::spec::patch::{CdiDevice, PatchError, Result, is_plain_path};
 #[derive(Debug, Default)]
 struct CdiRegistry {
     devices: HashMap<String, Vec<Entry>>,
-    /// Files that could not be read, with the reason.
+    /// Files that could not be read or parsed, with the reason.
     broken: Vec<(PathBuf, String)>,
 }
 

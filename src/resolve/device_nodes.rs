@@ -48,7 +48,7 @@ impl HostNode {
 }
 
 /// Completes a node of a CDI file. If the host has no such node, the file alone is enough if it has
-/// type and numbers.
+/// type and numbers (a FIFO needs no numbers).
 pub(super) fn fill_in<N: Serialize + DeserializeOwned>(
     node: &mut N,
     host: &Host,

@@ -50,7 +50,7 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
-/// Options that a bind mount can have. Runtimes before runc 1.2 drop any other one, so the runtime must list it.
+/// Known options of bind mounts. Runtimes before runc 1.2 drop other options, so the runtime must list those.
 const BIND_OPTIONS: [&str; 46] = [
     "acl",
     "async",
@@ -145,7 +145,7 @@ pub fn needs_runtime(adjustment: &api::ContainerAdjustment, resolved: &Resolved)
     !needs(adjustment, resolved).is_empty()
 }
 
-/// Who writes a container's resources.
+/// The writer of a container's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceWriter {
     /// The runtime, from its document.

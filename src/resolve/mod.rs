@@ -2,9 +2,9 @@
 //! Resolves the names in an adjustment on this host, before the pure patch: CDI devices, block I/O
 //! and RDT classes; and checks whether the real runtime honours plugins' requests.
 //!
-//! This module reads files through `Host` and writes none. This module uses neither the daemon nor
-//! a bundle, so a dry run calls it too. An unknown name is refused in one line (decisions D23,
-//! D24), never skipped. Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
+//! This module reads files through `Host` and writes none. It uses neither the daemon nor a bundle,
+//! so a dry run calls it too. An unknown name is refused in one line (decisions D23, D24), never
+//! skipped. Reference: BUG-G10 and BUG-G11 (docs/nri-differences.md).
 
 mod blockio;
 mod cdi;
@@ -39,11 +39,12 @@ use crate::spec::patch::{PatchError, Resolved, Result, is_acted_on};
 
 const RDT_CLASS: &str = "RdtClass";
 
-/// Resolves the names in `adjustment`. The second value lists what only this host lacks: the caller
-/// may accept that for another host's container, or refuse it after it has described the container.
+/// Resolves the names in `adjustment`. If an RDT class needs resctrl, which this host lacks, the
+/// second value says so: the caller may accept the class for another host's container, or refuse it
+/// after describing the container.
 ///
 /// # Errors
-/// Fails with the NRI field and its mistake, which no host accepts.
+/// Fails with the NRI field and its mistake, such as a CDI device that no spec file defines.
 pub(crate) fn resolve(
     adjustment: &api::ContainerAdjustment,
     config: &Config,

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::limits;
 use crate::spec::patch::{HostFacts, HostMounts, Resolved};
 
-/// Reads the mounts, and the real paths of `sources`.
+/// Reads the mounts and the real paths of `sources`; neither if there are no sources.
 ///
 /// # Errors
 /// Fails when the mounts cannot be listed.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refuses fields that no runtime can set on this node, before the runtime runs.
 //!
-//! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and start the
-//! container (runc 1.1 and `closID` without resctrl). A feature that cannot be checked is accepted. This
-//! module reads a few files below /sys and /proc, and only for fields in the adjustment.
+//! Runtimes fail late and without the plugin's name (unified on cgroup v1), or drop the value and start the container
+//! (runc 1.1 and `closID` without resctrl). A feature that cannot be checked is accepted, unless a file of cgroups
+//! cannot be read. This module reads a few files below /sys and /proc, and only for fields in the adjustment.
 
 use std::path::Path;
 

@@ -2,9 +2,10 @@
 //! Refuses resources for which this host's cgroups have no setting: runtimes drop some of them
 //! (runc's swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
-//! The planner of updates decides (`src/cgroup`), with the files that a new cgroup would have, so
-//! that creates and updates agree. A setting is accepted if no existing cgroup shows whether there
-//! is one; an unreadable file refuses it. This module writes nothing.
+//! The planner of updates (`src/cgroup`) decides about most of them, with the files that a new
+//! cgroup would have, so that creates and updates agree. If no existing cgroup shows whether a
+//! setting exists, it is accepted; if a file cannot be read, it is refused. This module writes
+//! nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -66,7 +67,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the weights of single disks, which only disks that use the I/O scheduler BFQ support.
+/// Checks the weights of single disks: only BFQ supports them, unless v1 has CFQ's files.
 fn check_weights(wanted: &Map<String, Value>, layout: Layout, host: &Host) -> Result<()> {
     let weights = wanted.get("blockIO").and_then(|io| io.get("weightDevice")?.as_array());
     let Some(weights) = weights.filter(|weights| !weights.is_empty()) else { return Ok(()) };
@@ -152,7 +153,8 @@ impl NewCgroup {
         }))
     }
 
-    /// Returns the parent of the container's cgroup, for CPU time; `None` if the document names no cgroup.
+    /// Returns the parent of the container's cgroup, for CPU time; `None` if the document names no absolute path, or
+    /// there is no `cpu` controller.
     fn above(&self, document: &[u8]) -> io::Result<Option<PathBuf>> {
         let Some(path) = parent_of_cgroup(document) else { return Ok(None) };
         Ok(self.controller("cpu")?.map(|dir| dir.join(path)))

@@ -19,7 +19,7 @@ const API_WAIT: Duration = Duration::from_secs(2);
 
 const REQUEST: &[u8] = b"GET /info HTTP/1.0\r\nHost: docker\r\nAccept: application/json\r\n\r\n";
 
-/// Docker's runtimes; `None` if Docker does not answer in time.
+/// Returns Docker's runtimes; `None` if Docker does not answer in time, or does not list them.
 pub(crate) fn docker_runtimes(socket: &Path) -> Option<LoadedHandlers> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async { tokio::time::timeout(API_WAIT, ask(socket)).await });

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running
-//! container's addresses (`addresses.rs`). One short time limit applies to all of it; a missing,
-//! slow or invalid source is treated as absent. This module decides nothing about a container,
-//! never asks an engine about a running one (`task_exits.rs` only follows containerd's events), and
-//! runs in the wrapper only before a refusal.
+//! container's addresses (`addresses.rs`). Each round of fetching has one short time limit for all
+//! its sources; a missing, slow or invalid source is treated as absent. This module decides nothing
+//! about a container, never asks an engine about a running one (`task_exits.rs` only follows
+//! containerd's events), and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;
@@ -41,7 +41,7 @@ pub(crate) use pod_resources::{KubeletPod, allocations, try_kubelet};
 pub(crate) use processes::{Process, callers, dockers, processes};
 pub(crate) use task_exits::{TaskExit, follow_task_exits};
 
-/// Time limit of a `create` for all sources together.
+/// Time limit of one round of fetching, for all its sources together.
 const FETCH_LIMIT: Duration = Duration::from_millis(500);
 
 /// Back-off after a slow containerd or disk.
@@ -140,7 +140,7 @@ impl Sources {
         found
     }
 
-    /// Returns the records, and why others were refused, or why there are none.
+    /// Returns the records, and why others were refused; fails with the reason why there are none.
     async fn ask_store(
         &self,
         host: &Host,
@@ -179,7 +179,7 @@ impl Sources {
         found
     }
 
-    /// Reads in a thread; returns nothing if that takes too long or the last read still hangs.
+    /// Reads in a thread; returns nothing if that takes too long, or if such reads are paused.
     async fn on_a_thread(
         &self,
         what: &'static str,
@@ -212,8 +212,8 @@ fn too_slow(query: &StoreQuery) -> String {
     format!("{}: no answer within {} ms", query.socket, FETCH_LIMIT.as_millis())
 }
 
-/// Whether a file is in a run directory, and so in memory. Other files may be on a disk that hangs,
-/// and users may mount anything in their run directories.
+/// Whether a file is in a run directory or of a cgroup, and so in memory. Other files may be on a
+/// disk that hangs, and users may mount anything in their run directories.
 pub(crate) fn is_quick(path: &str) -> bool {
     if path.split('/').any(|part| part == "..") {
         return false;
@@ -348,7 +348,7 @@ mod tests {
         let (release, hanging) = std::sync::mpsc::channel::<()>();
         let disk = runtime.spawn_blocking(move || hanging.recv());
         let sources = Sources::default();
-        // Each hanging read extends the pause; this returns its end.
+        // Each hanging read extends the pause; this returns the pause's end.
         let rest_after = |engine: &'static str| {
             let found = runtime.block_on(sources.fetch(&host, engine, wanted.clone()));
             assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/run/a"]);

@@ -26,16 +26,16 @@ const PATH: &str = "/v1.PodResourcesLister/List";
 /// Time limit for kubelet's response. It lists all pods of the node, within milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's records, relative to its folder, which also contains the socket's folder. Kubelet
-/// writes them before it asks the engine for a pod.
+/// Kubelet's records, relative to kubelet's folder, which also contains the socket's folder.
+/// Kubelet writes them before it asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
 /// Names by holder: drivers by claim, or resources by container.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
-/// Kubelet's records about a pod. Its response lacks ordinary init containers, drivers without
-/// devices, and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
+/// Kubelet's records about a pod. Kubelet's response lacks ordinary init containers, drivers
+/// without devices, and all claims if the feature `KubeletPodResourcesDynamicResources` is off.
 #[derive(Debug, Default)]
 struct Recorded {
     claims: Names,
@@ -86,7 +86,7 @@ async fn ask(socket: &Path, pod: KubeletPod<'_>) -> Result<PodAllocations> {
     let listed = list(socket).await?;
     let folder = socket.ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
     let uid = pod.uid.to_owned();
-    // The file is on kubelet's disk, which may hang: the caller's time limit applies.
+    // The files are on kubelet's disk, which may hang: the caller's time limit applies.
     let recorded = tokio::task::spawn_blocking(move || read_records(&folder, &uid)).await;
     read(&listed, pod, &recorded.map_err(|ended| Error::new(ended.to_string()))??)
 }
@@ -226,7 +226,7 @@ mod tests {
 
     const POD: KubeletPod<'_> = KubeletPod { namespace: "ml", name: "train", uid: "u-1" };
 
-    /// A response with the pod `train`, whose container `app` has a device and a claim.
+    /// Returns a response with the pod `train`, whose container `app` has a device and a claim.
     fn response(driver: &str) -> Vec<u8> {
         let claim = [field(2, b"claim"), field(3, b"ml"), field(4, &field(2, driver.as_bytes()))];
         let app = [
@@ -245,7 +245,7 @@ mod tests {
         [field(1, &other), field(1, &pod.concat())].concat()
     }
 
-    /// Kubelet's record of a claim of the pod with that UID.
+    /// Returns kubelet's record of a claim of the pod with that UID.
     fn claim(uid: &str, name: &str, drivers: Value) -> Value {
         json!({"ClaimName": name, "Namespace": "ml", "PodUIDs": {uid: {}}, "DriverState": drivers})
     }
@@ -255,7 +255,7 @@ mod tests {
         json!({"Data": data, "Checksum": 1}).to_string()
     }
 
-    /// A response with the pod, whose containers these are.
+    /// Returns a response with the pod, which has these containers.
     fn pod(containers: &[Vec<u8>]) -> Vec<u8> {
         let containers = containers.iter().flat_map(|one| field(3, one));
         let names = [field(1, b"train"), field(2, b"ml")].concat();

@@ -30,12 +30,12 @@ impl Process {
     }
 }
 
-/// Returns the command lines of the process `parent` that called `pid`, and of its parent. A
-/// process that has ended meanwhile is left out, because its PID may belong to another process
+/// Returns the command lines of `parent`, the parent process of `pid`, and of the process above it.
+/// A process that has ended meanwhile is left out, because its PID may belong to another process
 /// (even a container's, which may use any name).
 ///
 /// # Errors
-/// Fails when they are unreadable, because an unreadable caller must not be treated as absent.
+/// Fails when a process cannot be read, because such a caller must not be treated as absent.
 pub(crate) fn callers(host: &Host, pid: u32, parent: u32) -> io::Result<[Vec<Vec<u8>>; 2]> {
     let grandparent = parent_of(host, parent)?;
     let above = command_line(host, parent)?;

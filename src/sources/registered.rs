@@ -14,7 +14,7 @@ use crate::presence::{self, IfThere};
 /// The folder of the records, one file `ENGINE.json` each.
 pub(crate) const FOLDER: &str = "/var/lib/nri-runc/engines";
 
-/// Returns the paths by which the recorded engines call nri-runc.
+/// Returns the paths with which the recorded engines call nri-runc.
 pub(crate) fn programs(host: &Host) -> Vec<String> {
     let entries = presence::entries(&host.path(FOLDER)).or_absent().into_iter().flatten();
     let records = entries.filter_map(|entry| read(&entry.path()));

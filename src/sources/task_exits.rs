@@ -31,7 +31,8 @@ pub(crate) struct TaskExit {
 /// Receives the exits of all containers, until the connection ends.
 ///
 /// # Errors
-/// Fails when the connection fails, or sends anything but events.
+/// Fails when the connection fails, or containerd refuses the subscription or sends anything but
+/// events.
 pub(crate) async fn follow_task_exits(
     socket: &Path,
     mut on_exit: impl FnMut(TaskExit),
@@ -60,7 +61,7 @@ pub(crate) async fn follow_task_exits(
 
 /// Reads a `TaskExit` (fields: 1 container_id, 2 id, 3 pid, 4 exit_status) from an `Envelope`,
 /// whose field 4 is an `Any` with the value in field 2. `None` for the process of an `exec`, whose
-/// `id` differs from the container's.
+/// `id` differs from the container's, and for an invalid PID or exit code.
 ///
 /// # Errors
 /// Fails if the bytes are not an `Envelope` with a `TaskExit`.

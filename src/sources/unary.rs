@@ -111,7 +111,7 @@ pub(super) struct ResponseStream {
 /// Sends each message to the method `path`; returns the responses in the same order.
 ///
 /// # Errors
-/// Fails when the connection does.
+/// Fails when the connection fails, or the server sends too much or a malformed frame.
 pub(super) async fn call(
     socket: &Path,
     path: &str,
@@ -170,7 +170,7 @@ impl Frame {
 /// Reads a frame, and acknowledges it if it is SETTINGS or PING.
 ///
 /// # Errors
-/// Fails when the connection fails, and when the server ends it.
+/// Fails when the connection fails, the server ends it, or a frame is longer than [`FRAME_LIMIT`].
 pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
     let mut head = [0_u8; 9];
     stream.read_exact(&mut head).await?;
@@ -265,7 +265,7 @@ impl ResponseStream {
         self.refusal.as_ref()
     }
 
-    /// Takes the next complete message.
+    /// Takes the next message; `None` until it is complete.
     ///
     /// # Errors
     /// Fails if the message is longer than `limit` bytes, or compressed.

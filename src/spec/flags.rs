@@ -90,7 +90,7 @@ fn bytes(text: &str) -> Option<i64> {
     is_known.then(|| whole(number * 1024_f64.powi(power))).flatten()
 }
 
-/// Returns the integer part, unless it is negative or too large for the kernel.
+/// Returns the integer part, unless it is negative or does not fit 64 bits.
 fn whole(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "the range is checked right here")]
     (0.0..9_223_372_036_854_775_807.0).contains(&number).then_some(number as i64)

@@ -2,8 +2,8 @@
 //! Keeps plugins' values in an engine's `update`.
 //!
 //! Engines send resources from their records, which lack plugins' values; containerd even sends all
-//! resources each time. So the engine requests only what differs from its last update, and a
-//! plugin's value stays unless the engine changed that field. This module works on OCI
+//! resources each time. So only what differs from the engine's last update is taken as its request,
+//! and a plugin's value stays unless the engine changed that field. This module works on OCI
 //! `LinuxResources` objects, never calls a runtime and never asks a plugin. Reference: decision
 //! D21; OCI runtime-spec 1.3 `config-linux.md`; runc `update`.
 
@@ -62,7 +62,7 @@ pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     delta
 }
 
-/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends it,
+/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends both,
 /// although the period is unchanged.
 pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     let period = request.get("cpu").and_then(|cpu| cpu.get("period"));

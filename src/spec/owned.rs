@@ -64,8 +64,8 @@ const LIFTED: [(&str, &str, i64); 5] = [
     ("pids", "limit", -1),
 ];
 
-/// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that
-/// `before` lacks are lifted. The second list names the members that no value can restore.
+/// Returns the resources with which a runtime restores `before` after it may have set `part`: limits that `before`
+/// lacks are lifted. Also returns the paths of the members that no value can restore.
 pub fn undone(part: &Block, before: &Block) -> (Block, Vec<String>) {
     let (mut undone, mut left) = (before.clone(), Vec::new());
     let known: HashSet<String> = fields(before).into_iter().map(|field| field.path).collect();
@@ -98,7 +98,8 @@ pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
 }
 
 /// Returns the owner of a member. A swap limit that only follows the memory limit belongs to the
-/// owner of that limit.
+/// owner of that limit. If no owner has exactly the name of a page size or device rule, the first
+/// owner of such a member is returned.
 pub(crate) fn owner<'o>(
     owned: &OwnedMember,
     overlay: &Block,
@@ -129,7 +130,7 @@ pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Block) {
     owners.retain(|name, _| !is_resource(name) || held.contains(name));
 }
 
-/// Whether an owner table's field is one of the resources that an overlay can hold.
+/// Whether an owner table's field is a resource that an overlay can hold, other than a device rule.
 pub(crate) fn is_resource(name: &str) -> bool {
     name.starts_with(HUGEPAGES)
         || name.starts_with(UNIFIED)

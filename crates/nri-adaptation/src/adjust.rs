@@ -2,10 +2,10 @@
 //! Merges one plugin's adjustment, field by field, in the reference's order.
 //!
 //! Every field changes two values: the combined adjustment that will be applied, and the container
-//! that the next plugin receives. The first error ends the merge, and the caller drops the partial
-//! result. Messages are destructured in full, so that a new field of the schema breaks the build
-//! here instead of being ignored on a host. Reference: `adjust` and its helpers in NRI's result
-//! collector.
+//! that the next plugin receives (except for the memory policy, which that container does not
+//! have). The first error ends the merge, and the caller drops the partial result. Messages are
+//! destructured in full, so that a new field of the schema breaks the build here instead of being
+//! ignored on a host. Reference: `adjust` and its helpers in NRI's result collector.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -72,7 +72,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// An empty first argument replaces the command, whichever plugin set it before.
+    /// Sets the command; after an empty first argument even if another plugin has set it.
     fn args(&mut self, args: &[String]) -> Result<(), MergeError> {
         let command = match args {
             [] => return Ok(()),
@@ -178,7 +178,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// NRI: in the reference, the next plugin does not receive CDI devices (BUG-07).
+    /// Merges CDI devices. NRI: in the reference, the next plugin does not receive them (BUG-07).
     fn cdi_devices(&mut self, devices: &[api::CDIDevice]) -> Result<(), MergeError> {
         for device in devices {
             self.claims.claim_key(NriField::CdiDevices, &device.name)?;
@@ -190,9 +190,9 @@ impl AdjustmentMerger<'_> {
     }
 }
 
-/// A removal stays in the combined message even if some values are set after it. NRI: the reference
-/// then drops the removal, so that other values of the original container survive, and the next
-/// plugin does not see it (BUG-07, BUG-08).
+/// Keeps a removal in the combined message even if values are set after it. NRI: the reference
+/// drops the removal, so that the other values of the original container survive (BUG-08), and
+/// shows the next plugin none of the values set here (BUG-07).
 fn merge_rdt(
     claims: &mut FieldClaims<'_>,
     given: &api::LinuxRdt,
@@ -233,8 +233,8 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// Moves set entries to the end, as the reference does. Without changes it computes no keys,
-/// because each is a new string.
+/// Removes entries, and moves set ones to the end, as the reference does. Without changes no key is
+/// computed, because each is a new string.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;
@@ -247,13 +247,14 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// Returns the keys that a reply sets or removes: few, so that comparing costs less than hashing.
+/// Returns the few keys that a reply sets or removes: comparing them costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
-/// Replaces set entries in place. NRI: the reference scrambles namespaces (BUG-06). An entry that
-/// is removed and set again keeps its position, so it is not removed in between.
+/// Replaces set entries in place, appends new ones, and removes others. NRI: the reference
+/// scrambles namespaces (BUG-06). An entry that is removed and set again keeps its position, so it
+/// is not removed in between.
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;

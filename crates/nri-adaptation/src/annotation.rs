@@ -39,7 +39,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a list of texts; an empty text is an empty list.
+/// Parses a list of texts; an empty text or YAML's null is an empty list.
 pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {

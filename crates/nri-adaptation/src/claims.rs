@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plugin's claims in one container: the fields that it may set and that are still free.
 //!
-//! Every setter calls this before it changes anything, so that no field is set without a recorded
-//! owner, or against the operator's `allow` and `deny`. Values are not examined.
+//! Every setter claims a field here before it changes the field, so that no field is set without a
+//! recorded owner, or against the operator's `allow` and `deny`. Values are not examined.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ pub enum MergeError {
     NotAllowed {
         /// The requesting plugin.
         plugin: String,
-        /// The field that it may not set.
+        /// The field that the plugin may not set.
         field: NriField,
         /// The container.
         container: String,
@@ -156,7 +156,7 @@ impl FieldClaims<'_> {
     }
 }
 
-/// Refuses a field that the plugin may not set in this container, because of its section or a rule.
+/// Refuses a field that the plugin's `allow` and `deny`, or a rule, forbid in this container.
 pub(crate) fn check(
     rights: &Rights,
     plugin: &str,
@@ -171,7 +171,7 @@ pub(crate) fn check(
     permit_by_rules(rights, plugin, container, Forbidden::Field(field), noted)
 }
 
-/// Refuses a field that a rule does not permit, and records one that an audit rule would refuse.
+/// Refuses a request that a rule does not permit, and records one that an audit rule would refuse.
 pub(crate) fn permit_by_rules(
     rights: &Rights,
     plugin: &str,

@@ -17,7 +17,7 @@ const CONTAINER: u32 = 2;
 pub(crate) struct EncodedParts {
     /// The pod, as a field of the request; empty before the first request.
     pod: Vec<u8>,
-    /// The mounts, as fields of the container; `None` if they have changed.
+    /// The mounts, as fields of the container; `None` before the first request and after a change.
     mounts: Option<Vec<u8>>,
 }
 

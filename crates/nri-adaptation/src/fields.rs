@@ -21,7 +21,7 @@ macro_rules! fields {
             /// Every field, by number.
             pub const ALL: [Self; 40] = [$(Self::$name),+];
 
-            /// NRI's name, as in `Env`.
+            /// Returns NRI's name, such as `Env`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name)),+
@@ -75,7 +75,7 @@ fields! {
 }
 
 impl NriField {
-    /// NRI's number on the wire.
+    /// Returns NRI's number on the wire.
     pub const fn number(self) -> i32 {
         self as i32
     }
@@ -114,7 +114,7 @@ impl FieldSet {
         self.0 &= !other.0;
     }
 
-    /// Whether it contains all of `other`.
+    /// Whether this set contains all of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -5,7 +5,7 @@
 //! `RLIMIT_NOFILE`, `2M` and `2MB` conflict instead of silently overriding each other as in the
 //! reference. Only keys are rewritten, never the plugins' values.
 
-/// The name after a removal mark, one dash: `-PATH` requests the removal of `PATH`.
+/// Returns the name after a removal mark, if there is one: `-PATH` requests the removal of `PATH`.
 pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_prefix('-')
 }
@@ -17,8 +17,8 @@ pub fn destination(path: &str) -> String {
     if path.is_empty() { String::new() } else { cleaned(path, true) }
 }
 
-/// Removes `.`, `..`, doubled and trailing slashes; with links in the path, this may change the
-/// file.
+/// Removes `.`, `..`, doubled and trailing slashes; if the path contains symbolic links, the result
+/// may name another file.
 pub fn path(path: &str) -> String {
     cleaned(path, path.starts_with('/'))
 }

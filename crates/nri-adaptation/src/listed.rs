@@ -4,8 +4,9 @@
 //!
 //! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
 //! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container. Within one reply all removals are applied first, in any order. In the container that
-//! the next plugin receives, only maps are changed here; the caller changes lists.
+//! container. Within one reply all removals are applied first, wherever they are in the list. In
+//! the container that the next plugin receives, only maps are changed here; the caller changes
+//! lists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,7 @@ use nri_api as api;
 
 /// An entry of a list in which each name can occur once.
 pub(crate) trait Listed: Clone {
-    /// The field to which it belongs.
+    /// The field to which the list belongs.
     const FIELD: NriField;
     /// Whether a plugin owns the removal of an entry even if no plugin had set the entry.
     const REMOVAL_IS_OWNED: bool = false;

@@ -54,7 +54,7 @@ pub struct Merged {
     pub updates: Vec<api::ContainerUpdate>,
     /// The evictions of other containers, one each, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// For each evicted container the plugins that requested it, in order.
+    /// For each evicted container, the plugins that requested its eviction, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The plugin and the path of each field that the schema does not know; such fields are not
     /// applied.
@@ -68,7 +68,8 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Returns the plugin that set or removed a field of the created container.
+    /// Returns the plugin that set or removed a field of the created container; for hooks and
+    /// device rules the plugins, separated by commas.
     pub fn plugin_behind(&self, field: &str) -> Option<String> {
         self.owners.plugin_of(&self.container.id, field)
     }
@@ -118,7 +119,7 @@ impl Creation {
     /// Encodes the request for the next plugin.
     ///
     /// # Errors
-    /// Fails if it is too large for a message.
+    /// Fails if the request is too large for a message.
     pub fn encode_request(&mut self) -> protobuf::Result<Vec<u8>> {
         self.encoded.request(&mut self.request)
     }

@@ -22,7 +22,7 @@ pub struct Owners {
     journal: Option<Vec<Before>>,
 }
 
-/// The former value of one change in one container.
+/// The value in one container before one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
     Slot((NriField, Option<String>), Option<Owner>),
@@ -207,7 +207,7 @@ impl Owners {
         })
     }
 
-    /// Makes later claims revocable by [`Owners::roll_back`]. The cost of that depends on the
+    /// Makes later claims revocable by [`Owners::roll_back`]. The cost of a rollback depends on the
     /// number of these claims, not on the container.
     pub(crate) fn begin(&mut self) {
         self.journal = Some(Vec::new());

@@ -30,7 +30,7 @@ pub struct Rights {
 pub struct Ruling {
     /// The rule's name.
     pub rule: String,
-    /// The fields that it permits.
+    /// The fields that the rule permits.
     pub permits: FieldSet,
     /// Whether the container is hidden from the plugin; the rule then permits nothing.
     pub hides: bool,
@@ -79,7 +79,8 @@ pub struct RuleNote {
 }
 
 impl RuleNote {
-    /// Returns the name of the requested field as `allow` and `deny` spell it.
+    /// Returns the name of the requested field as `allow` and `deny` spell it, `Eviction`, or `*`
+    /// for [`Forbidden::Knowledge`].
     pub fn field(&self) -> &'static str {
         match self.what {
             Forbidden::Field(field) => field.name(),
@@ -152,7 +153,7 @@ impl Rights {
     /// contain. Returns what a rule in audit mode would refuse.
     ///
     /// # Errors
-    /// Fails if the operator does not permit it.
+    /// Fails if the operator does not permit the field.
     pub fn permit_in(
         &self,
         plugin: &str,
@@ -164,7 +165,7 @@ impl Rights {
         Ok(noted)
     }
 
-    /// Whether the plugin may set `field` of any container.
+    /// Whether `allow` and `deny` permit the plugin to set `field`. A rule may still forbid it.
     pub fn permit(&self, field: NriField) -> bool {
         !self.deny.contains(&field) && self.allow.as_ref().is_none_or(|only| only.contains(&field))
     }

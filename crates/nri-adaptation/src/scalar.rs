@@ -36,7 +36,7 @@ impl Scalar {
         (self.get)(resources)
     }
 
-    /// Sets the resource, or removes it if `value` has another type, such as `null`.
+    /// Sets the resource, or removes it if `value` is empty or has another type, such as `null`.
     pub fn set(&self, resources: &mut api::LinuxResources, value: &Value) {
         (self.set)(resources, value);
     }
@@ -80,7 +80,7 @@ impl ScalarValue for String {
     }
 }
 
-/// Sets a member of a message, which is created with its first value.
+/// Sets a member of a message, created if absent; a `value` of another type removes the member.
 fn set<P: Message, V: ScalarValue>(
     part: &mut MessageField<P>,
     member: fn(&mut P) -> &mut V,

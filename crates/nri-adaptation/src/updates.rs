@@ -41,7 +41,7 @@ pub struct Updates {
 pub struct DroppedRequest {
     /// The rule, and what it forbids.
     pub note: RuleNote,
-    /// Whether it is an eviction.
+    /// Whether the request is an eviction.
     pub is_eviction: bool,
     /// Whether the plugin ignores this failure.
     pub ignores_failure: bool,
@@ -68,7 +68,7 @@ pub struct Updated {
     pub answered: Option<api::LinuxResources>,
     /// One for each container, with the first reason.
     pub evictions: Vec<api::ContainerEviction>,
-    /// For each container the plugins that request its eviction, in order.
+    /// For each container, the plugins that requested its eviction, in order.
     pub evicted_by: BTreeMap<String, Vec<String>>,
     /// The owners of fields, of all containers.
     pub owners: Owners,
@@ -82,13 +82,13 @@ pub struct Updated {
 }
 
 impl Updates {
-    /// Starts for a container that is being created.
+    /// Begins the updates of a CreateContainer request.
     pub(crate) fn for_create(container: impl Into<String>) -> Self {
         Self::new(UpdateSubject::Created(container.into()))
     }
 
-    /// Starts for an engine's update. Parts missing in the request are added as empty ones, as
-    /// plugins expect.
+    /// Begins the updates of an UpdateContainer request. Parts missing in the request are added as
+    /// empty ones, as plugins expect.
     pub fn for_update(mut request: api::UpdateContainerRequest) -> Self {
         let resources = request.linux_resources.mut_or_insert_default();
         resources.memory.mut_or_insert_default();
@@ -96,7 +96,7 @@ impl Updates {
         Self::new(UpdateSubject::Updated(Box::new(request)))
     }
 
-    /// Starts for a container that stopped: other containers may receive its resources.
+    /// Begins the updates of a StopContainer request; they may be of any container.
     pub fn for_stop() -> Self {
         Self::new(UpdateSubject::Any)
     }
@@ -320,7 +320,7 @@ impl Updates {
         }
     }
 
-    /// NRI: the reference drops plugins' evictions (BUG-12).
+    /// Merges one eviction. NRI: the reference drops plugins' evictions (BUG-12).
     fn evict(
         &mut self,
         plugin: &str,

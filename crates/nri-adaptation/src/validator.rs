@@ -15,7 +15,7 @@ use crate::keys;
 use crate::quoted;
 use nri_api as api;
 
-/// The annotation with which a pod requires plugins, in addition to the operator's.
+/// The annotation with which a pod requires plugins in addition to those of the operator.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
 /// Maximum plugins that one pod may require with its annotations, more than any node has. A
@@ -150,7 +150,8 @@ impl DefaultValidator {
     /// plugins.
     ///
     /// # Errors
-    /// Fails when an applicable annotation is invalid.
+    /// Fails when an applicable annotation is invalid, or the pod's annotations name too many
+    /// plugins.
     pub fn absent_plugins(
         &self,
         pod: &api::PodSandbox,
@@ -182,8 +183,8 @@ impl DefaultValidator {
         named
     }
 
-    /// NRI: the reference looks up owners by the adjustment's keys, and so misses removals, whose
-    /// keys have marks (BUG-25).
+    /// Refuses changes of sysctls. NRI: the reference looks up owners by the adjustment's keys, and
+    /// so misses removals, whose keys have marks (BUG-25).
     fn sysctls(
         &self,
         owned: JudgedOwners<'_>,
@@ -211,13 +212,13 @@ impl DefaultValidator {
 pub struct ValidatorExemptions<'a> {
     /// Whether the pod is in an exempt namespace, according to a source that tenants cannot write.
     pub is_exempt: bool,
-    /// Pods where this annotation is true; empty means none.
+    /// The key of the annotation that exempts a pod or container if it is true; empty if none does.
     pub tolerate_missing_plugins_annotation: &'a str,
 }
 
-/// Returns the missing plugins of `required` that this pod needs: a pod that runs a required plugin
-/// must be able to start without it. Each name is listed once, in the given order; without a
-/// container, these are the names that the pod itself needs.
+/// Returns the plugins of `required` that are missing, each once, in the given order; none if the
+/// pod or container is exempt, because a pod that runs a required plugin must be able to start
+/// without it. Without a container, the pod itself is judged.
 ///
 /// # Errors
 /// Fails when a plugin is missing and the annotation that may exempt the container is invalid.
@@ -271,8 +272,8 @@ fn absent<'a>(
 }
 
 /// Returns the plugins that a pod's annotations name for the pod and for its containers; an invalid
-/// list names none. Fails if there are more than a pod may require, because its author chooses
-/// their number.
+/// list names none. Fails if there are more plugins than a pod may require, because the pod's
+/// author chooses their number.
 fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     let mut named = BTreeSet::new();
     for (key, value) in &pod.annotations {
@@ -289,7 +290,8 @@ fn named_by_author(pod: &api::PodSandbox) -> Result<BTreeSet<String>, String> {
     Ok(named)
 }
 
-/// Whether the annotation `key` permits this container, or the pod itself, to run without plugins.
+/// Whether the annotation `key` permits this container, or the pod itself, to run without the
+/// required plugins.
 fn is_tolerated(pod: &api::PodSandbox, key: &str, container: Option<&str>) -> Result<bool, String> {
     if key.is_empty() {
         return Ok(false);

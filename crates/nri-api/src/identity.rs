@@ -6,8 +6,8 @@ use std::fmt;
 
 use crate::text::cut;
 
-/// Maximum length of a plugin's name, in bytes. It is used as a file name, a metrics label and a
-/// table column.
+/// Maximum length of a plugin's name, in bytes. The name is used as a file name, a metrics label
+/// and a table column.
 pub const PLUGIN_NAME: usize = 64;
 /// Maximum length of the NRI version that a plugin states, in bytes; the rest is cut.
 const NRI_VERSION: usize = 64;
@@ -17,9 +17,9 @@ const NRI_VERSION: usize = 64;
 pub struct PluginIdentity {
     /// Two digits.
     pub index: String,
-    /// Its name.
+    /// The plugin's name.
     pub name: String,
-    /// Version of its NRI library, empty before v0.12.
+    /// Version of the plugin's NRI library, empty before v0.12.
     pub nri_version: String,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for PluginIdentity {
 impl PluginIdentity {
     /// Checks a claimed identity. A name may have the characters that NRI's own adaptation permits
     /// (v0.12.5), `+` among them, so that a plugin that registers with containerd or CRI-O also
-    /// registers here. None of them has a special meaning in a path, a metrics label, a
+    /// registers here. None of these characters has a special meaning in a path, a metrics label, a
     /// pattern or a terminal.
     ///
     /// # Errors

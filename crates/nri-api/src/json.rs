@@ -5,7 +5,7 @@ use protobuf::reflect::{MessageDescriptor, RuntimeFieldType, RuntimeType};
 use protobuf::{MessageDyn, MessageFull};
 use serde_json::{Map, Value};
 
-/// Reads a message; `null` or an absent one is empty.
+/// Reads a message; `null` is an empty one.
 ///
 /// # Errors
 /// Fails on a field that the message does not have, and on a value of another type.
@@ -47,7 +47,7 @@ fn without_null_entry((key, value): (&String, &Value), of: &MessageDescriptor) -
     (key.clone(), if is_empty { Value::Object(Map::new()) } else { without_nulls(value, of) })
 }
 
-/// Reads a list of messages; `null` or an absent one is empty.
+/// Reads a list of messages; `null` is an empty list.
 ///
 /// # Errors
 /// Fails as [`read`] does, and on a value that is not a list.

@@ -7,9 +7,9 @@
 
 use std::borrow::Cow;
 
-/// Quotes text as part of a line: at most `most` bytes and then its length ([`cut`]), without
-/// surrounding blanks. Line breaks and tabs become blanks, and other characters that a terminal
-/// would interpret or hide become escapes ([`printable`]).
+/// Quotes text as part of a line: [`cut`] to `most` bytes, without surrounding blanks. Line breaks
+/// and tabs become blanks, and other characters that a terminal would interpret or hide become
+/// escapes ([`printable`]).
 #[must_use]
 pub fn one_line(text: &str, most: usize) -> String {
     printable(cut(text, most).replace(['\n', '\r', '\t'], " ").trim())

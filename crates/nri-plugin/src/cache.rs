@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cache of pods and containers, each from the latest message about it. Synchronize fills it, and
-//! each event updates it before the event's handler is called. It never calls the runtime.
+//! A cache of pods and containers, each from the latest message about it. Synchronize fills the
+//! cache, and each event but CreateContainer and ValidateContainerAdjustment updates it before the
+//! event's handler is called. It never calls the runtime.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -98,7 +98,8 @@ impl RuntimeHandle {
     /// Updates containers unprompted, and returns the updates that the runtime did not carry out.
     ///
     /// # Errors
-    /// Fails when the runtime refuses all of them, has not synchronized the plugin, or is gone.
+    /// Fails when the runtime refuses all updates, has not synchronized the plugin, is gone, or
+    /// does not answer in time.
     pub async fn update(
         &self,
         updates: impl Into<UpdatesWithEvictions>,

@@ -37,7 +37,7 @@ macro_rules! handlers {
 
             /// Returns the runtime's reaction when this plugin does not answer, unless the operator
             /// configures one. `None`: the plugin is skipped, and disconnected after its first
-            /// time-out. Runtimes before NRI v0.12.4 ignore it.
+            /// time-out. Runtimes before NRI v0.12.4 ignore this policy.
             fn failure_policy(&self) -> Option<api::FailurePolicy> {
                 None
             }

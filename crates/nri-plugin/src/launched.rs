@@ -29,7 +29,7 @@ pub(crate) fn inherited() -> Result<Option<UnixStream>> {
 
 #[expect(unsafe_code, reason = "a descriptor passed by number")]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that it is open, and the runtime that launched this process made it
-    // for this.
+    // SAFETY: the caller saw that the descriptor is open, and the runtime that launched this
+    // process opened it for the plugin alone.
     unsafe { OwnedFd::from_raw_fd(number) }
 }

@@ -2,7 +2,7 @@
 //! A framework for plugins of the Node Resource Interface (NRI).
 //!
 //! A container runtime (containerd, CRI-O, or any engine with nri-runc) asks plugins about each
-//! container before it creates it. A plugin implements [`Handler`], or [`BlockingHandler`] without
+//! container before creating it. A plugin implements [`Handler`], or [`BlockingHandler`] without
 //! async, lists its events, and ends `main` with [`main`]:
 //!
 //! ```no_run
@@ -32,8 +32,8 @@
 //! ```
 //!
 //! The runtime can launch this program, which then inherits its socket as a descriptor. If it is
-//! started from a shell, it connects to the runtime's socket, reconnects with increasing pauses,
-//! and is synchronized again.
+//! started from a shell, it connects to the runtime's socket; with `--reconnect` it reconnects with
+//! increasing pauses, and is synchronized again.
 //!
 //! * [`Plugin`] does the same without a command line, over a socket, a descriptor or a stream.
 //!   [`PluginHandle`] waits until the plugin is ready, answers readiness probes, updates containers

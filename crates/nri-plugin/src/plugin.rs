@@ -32,7 +32,7 @@ const STABLE: Duration = Duration::from_secs(5);
 /// Time limit for open requests when the plugin ends: longer than a runtime waits for an answer by
 /// default.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
-/// Time limit for a probe to send its request.
+/// Time limit for a probe to send its request and receive the answer.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A plugin that has not started yet.
@@ -111,8 +111,9 @@ impl Plugin {
     /// socket.
     ///
     /// # Errors
-    /// Fails when the plugin refuses to be configured or synchronized. Without `reconnect`, or over
-    /// an inherited socket, also when the runtime cannot be reached or refuses the registration.
+    /// Fails when `NRI_PLUGIN_SOCKET` is invalid, or the plugin refuses to be configured or
+    /// synchronized. Without `reconnect`, or over an inherited socket, also when the runtime cannot
+    /// be reached or refuses the registration.
     pub async fn run(self) -> Result<()> {
         if let Some(stream) = inherited()? {
             return self.serve(UnixStream::from_std(stream)?).await;
@@ -230,7 +231,8 @@ impl PluginHandle {
     /// not carried out.
     ///
     /// # Errors
-    /// Fails when the plugin is not currently synchronized, or the runtime refuses all of them.
+    /// Fails when the plugin is not currently synchronized, or the runtime refuses all updates or
+    /// does not answer in time.
     pub async fn update(
         &self,
         updates: impl Into<UpdatesWithEvictions>,

@@ -70,7 +70,7 @@ impl Options {
 /// the exit code of `main`. Wrap a [`BlockingHandler`](crate::BlockingHandler) in
 /// [`Blocking`](crate::Blocking).
 pub fn main(id: &str, handler: impl Handler) -> ExitCode {
-    // Replaces bytes that are not UTF-8; an option that has any is refused as unknown.
+    // Replaces bytes that are not UTF-8; an option whose name has any is refused as unknown.
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     let options = match Options::read(words) {
         Ok(options) if options.help => {

@@ -36,11 +36,11 @@ impl std::fmt::Debug for Stub {
 }
 
 impl Stub {
-    /// Serves `handler` over `stream` and registers as `id` (`NN-name`). `config` is used if the
+    /// Serves `handler` over `stream`, and registers as `id` (`NN-name`). `config` is used if the
     /// runtime sends no configuration; runtimes send one only to plugins that they launch.
     ///
     /// # Errors
-    /// Fails when the runtime refuses the registration.
+    /// Fails when the runtime refuses the registration or does not answer it in time.
     pub async fn serve(
         stream: UnixStream,
         id: &str,
@@ -76,7 +76,7 @@ impl Stub {
     /// each request itself.
     ///
     /// # Errors
-    /// Fails when the runtime refuses the registration.
+    /// Fails when the runtime refuses the registration or does not answer it in time.
     pub async fn register(
         stream: UnixStream,
         index: &str,

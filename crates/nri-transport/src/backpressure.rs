@@ -2,10 +2,10 @@
 //! Backpressure on a plugin: how many requests and bytes it may have in flight before it must wait.
 //!
 //! A plugin that requests more than the daemon can do is slowed down, and the daemon's memory does
-//! not grow. Its replies are still read, as long as the frames before them fit into the buffer;
-//! beyond that, the whole trunk waits.
+//! not grow. The plugin's replies are still read, as long as the frames before them fit into the
+//! buffer; beyond that, the whole trunk waits.
 //!
-//! It reads only the headers of ttRPC messages.
+//! This module reads only the headers of ttRPC messages.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -18,7 +18,7 @@ use crate::frame::{REQUEST, RESPONSE, TTRPC_HEADER, TYPE, message_length, messag
 pub(crate) const IN_HAND: usize = 32;
 /// Maximum bytes buffered for one connection; a larger frame is buffered alone.
 const ROOM: u32 = 1 << 20;
-/// Maximum bytes of one plugin's unanswered requests: each is in memory several times.
+/// Bytes of a plugin's unanswered requests at which reading stops: each is in memory several times.
 const REQUESTS_IN_HAND: usize = 8 << 20;
 /// Bytes counted for a buffered frame in addition to its payload.
 const FRAME: usize = 64;
@@ -75,13 +75,13 @@ pub(crate) struct InHand {
 }
 
 impl InHand {
-    /// Creates the count for a connection that may have `limit` unanswered requests.
+    /// Creates the record of a connection that may have `limit` unanswered requests.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, header: Vec::new(), left: 0, open: Vec::new(), waits: None }
     }
 
-    /// Waits, between messages, while too many requests are open; returns how many bytes may be
-    /// read.
+    /// Waits, between messages, while the open requests are too many or too long; returns how many
+    /// bytes may be read.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<usize> {
         if self.header.len() == TTRPC_HEADER {
             return Poll::Ready(self.left);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of the plugin service: sends a request as one ttRPC message, and finds its response by the
-//! number of the call.
+//! Calls of a plugin's services: sends a request as one ttRPC message, and finds its response by
+//! the number of the call.
 //!
 //! The ttrpc crate's client has a task for each direction and copies the request at each step; this
 //! one encodes a request directly into frames, and wakes the caller with the received frame. It
@@ -28,7 +28,7 @@ use crate::outgoing::Outgoing;
 use crate::unread::Blob;
 use nri_api as api;
 
-/// NRI's service of a plugin.
+/// The name of NRI's plugin service.
 pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const EXTENSION_SERVICE: &str = "nri.extension.v1alpha1.PluginExtension";
 /// Maximum bytes of service, method and other fields around the request.
@@ -39,13 +39,13 @@ const PAIR: usize = 16;
 const LARGE: usize = 256 << 10;
 const NO_NUMBER_LEFT: &str = "all numbers for calls of this connection are used up";
 
-/// A request of the plugin service.
+/// A request to a plugin's services.
 pub trait PluginRequest {
     /// The service that has the method.
     const SERVICE: &str = PLUGIN_SERVICE;
-    /// The name of its method.
+    /// The method's name.
     const METHOD: &str;
-    /// The type of its response.
+    /// The type of the response.
     type Answer: Message;
 
     /// Returns the encoded size in bytes.
@@ -169,7 +169,7 @@ impl PendingCalls {
         receiver
     }
 
-    /// Passes a response to its caller. A response without a caller is late, or was not requested.
+    /// Passes a response to its caller; a late one and one that was not requested are dropped.
     fn answer(&self, number: u32, reply: ReplyBytes) {
         let sender = self.lock().remove(&number);
         let _nobody_waits = sender.map(|sender| sender.send(reply));
@@ -191,7 +191,7 @@ pub struct PluginCaller {
     reading: Reading,
 }
 
-/// The calls of a connection, saved between two calls.
+/// The state of a connection's calls, saved between two calls.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SavedAnswers {
     next: Option<u32>,
@@ -275,7 +275,8 @@ impl PluginCaller {
     /// Sends a request and waits for the response; `timeout` is sent as its deadline.
     ///
     /// # Errors
-    /// Fails when the request is too large, the plugin refuses it, or no response can arrive.
+    /// Fails when the request is too large, the plugin refuses it, the response is invalid or too
+    /// long, or no response can arrive.
     pub async fn call<R: PluginRequest>(
         &self,
         request: &R,
@@ -349,7 +350,7 @@ fn message<R: PluginRequest>(
     if room > TTRPC_LIMIT - ENVELOPE {
         return Err(Unanswered::TooLarge(size));
     }
-    // Metadata that does not fit is omitted.
+    // Metadata is omitted as a whole if it does not fit.
     let extra: usize = metadata.iter().map(|(key, value)| PAIR + key.len() + value.len()).sum();
     let has_room = room + extra <= TTRPC_LIMIT - ENVELOPE;
     let metadata = if has_room { metadata } else { &[] };
@@ -359,7 +360,7 @@ fn message<R: PluginRequest>(
     bytes.resize(START, 0);
     let written = envelope(&mut bytes, request, room, timeout);
     let written = written.and_then(|()| write_metadata(&mut bytes, metadata));
-    // Encoding fails only if a message is larger than it was measured.
+    // Encoding fails only if a message is larger than its measured size.
     written.map_err(|_error| Unanswered::TooLarge(size))?;
     copies.take_request(bytes.get(START..).unwrap_or_default());
     let length = u32::try_from(bytes.len() - START).unwrap_or(u32::MAX);
@@ -443,7 +444,7 @@ impl Answers {
         self.waiting.lock().clear();
     }
 
-    /// Passes on the complete messages; returns the number of bytes consumed.
+    /// Passes on the complete messages; returns how many bytes of `bytes` are processed.
     fn take_messages(&mut self, bytes: &mut Vec<u8>) -> usize {
         let mut taken = 0;
         loop {
@@ -472,7 +473,7 @@ impl Answers {
         }
     }
 
-    /// Ends this call with the reason for the missing response.
+    /// Ends a call with the reason for the missing response.
     fn refuse(&self, number: u32, why: String) {
         self.waiting.answer(number, Err(Unanswered::Unreadable(why)));
     }
@@ -488,7 +489,7 @@ mod tests {
     use crate::frame::{FRAME_HEADER, FRAME_LIMIT};
     use crate::mux::split_to_call;
 
-    /// Receivers for these calls, and the [`Answers`] that serve them.
+    /// Returns receivers for these calls, and the [`Answers`] that serve them.
     fn waiting_for(numbers: &[u32]) -> (Vec<oneshot::Receiver<ReplyBytes>>, Answers) {
         let waiting = PendingCalls::default();
         let receivers = numbers.iter().map(|number| waiting.expect(*number)).collect();

@@ -18,7 +18,7 @@ pub struct CallCopies {
 }
 
 impl CallCopies {
-    /// Copies messages of at most `limit` bytes; none if it is 0.
+    /// Copies messages of at most `limit` bytes; none if `limit` is 0.
     pub fn up_to(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }

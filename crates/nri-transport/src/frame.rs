@@ -29,19 +29,19 @@ pub(crate) const BEFORE: usize = 2 * FRAME_HEADER;
 
 /// Length of the header of a ttRPC message: length, stream, type, flags.
 pub(crate) const TTRPC_HEADER: usize = 10;
-/// Offset of the message type in this header.
+/// Offset of the message type in the header of a ttRPC message.
 pub(crate) const TYPE: usize = 8;
 pub(crate) const REQUEST: u8 = 1;
 pub(crate) const RESPONSE: u8 = 2;
 
-/// Returns the length of the message that begins here, with its header, once that has arrived.
+/// Returns the length with header of the message that begins here, once its header has arrived.
 pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     let header = bytes.get(..TTRPC_HEADER)?;
     let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
-/// Returns the number of this message's call; 0 until its header has arrived.
+/// Returns the stream ID of this ttRPC message, which numbers its call; 0 until the ID has arrived.
 pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }
@@ -64,7 +64,7 @@ impl Trunk {
         }
     }
 
-    /// Records that the plugin has registered: from now on everything it sends is read.
+    /// Records that the plugin has registered, which lifts the limit for unregistered plugins.
     pub(crate) fn note_registered(&self) {
         self.is_registered.store(true, Ordering::Relaxed);
     }

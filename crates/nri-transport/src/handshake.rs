@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Registration, and the service of each side on its connection. A connection registers once, under
-//! an identity that is checked here; the runtime checks whether another plugin has the same one.
+//! an identity that is checked here unless the runtime launched the plugin; the runtime checks
+//! whether another plugin has the same one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub const NRI_VERSION: &str = "v0.12.5";
 /// Requests that a plugin makes to the runtime.
 #[async_trait]
 pub trait Upcalls: Send + Sync {
-    /// Called when the plugin has registered and will be configured.
+    /// Called when the plugin has registered, before Configure, and when its connection is resumed.
     fn registered(&self, _plugin: &PluginIdentity) {}
 
     /// Handles the plugin's UpdateContainers request.
@@ -38,7 +39,8 @@ pub trait Upcalls: Send + Sync {
         request: api::UpdateContainersRequest,
     ) -> Result<api::UpdateContainersResponse, String>;
 
-    /// Returns the events of the extension that this runtime delivers, as bits; 0 if it has none.
+    /// Returns the events of the extension that this runtime delivers, as bits; 0 without the
+    /// extension.
     fn extension_events(&self) -> u32 {
         0
     }
@@ -48,7 +50,7 @@ pub trait Upcalls: Send + Sync {
     fn subscribed(&self, _plugin: &PluginIdentity, _events: u32) {}
 }
 
-/// A runtime that refuses every request of a plugin.
+/// A runtime that refuses updates and does not have the extension.
 #[derive(Debug)]
 pub struct NoUpcalls;
 
@@ -157,7 +159,7 @@ impl RuntimeExtension for RuntimeService {
     }
 }
 
-/// Serves the requests of one plugin until it is dropped.
+/// Serves the requests of one plugin until this server is dropped.
 pub struct RuntimeServer {
     registration: mpsc::Receiver<PluginIdentity>,
     is_synchronized: Arc<AtomicBool>,
@@ -175,7 +177,7 @@ impl RuntimeServer {
     /// Waits until the plugin has registered.
     ///
     /// # Errors
-    /// Fails if it does not within `timeout`, or the connection ends first.
+    /// Fails if the plugin does not register within `timeout`, or the connection ends first.
     pub async fn registered(
         &mut self,
         trunk: &Trunk,

@@ -59,7 +59,7 @@ pub use handshake::{
 pub use mux::{CLOSED, Connection, SavedTrunk, continue_to_call, split, split_to_call};
 pub use unread::{Blob, OpenRequests};
 
-/// Returns the reason why a stream ended, for a log: the system's text without its number.
+/// Returns why a stream ended, for a log: the system's text in lower case, without its number.
 fn end_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

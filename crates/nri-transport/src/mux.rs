@@ -41,7 +41,7 @@ const UNREGISTERED: usize = 64 << 10;
 /// Splits `stream` into the plugin connection and the runtime connection.
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> {
     let (trunk, outgoing, reader) = open(stream, Trunk::new(true))?;
     let (to_plugin, mut plugin) = connection(PLUGIN_CONNECTION, &outgoing);
@@ -63,7 +63,7 @@ pub fn split(stream: UnixStream) -> io::Result<(Trunk, Connection, Connection)> 
 /// plugin has not registered.
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Connection)> {
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
@@ -72,7 +72,7 @@ pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Con
 /// [saved](PluginCaller::save).
 ///
 /// # Errors
-/// Fails when the event loop cannot register it.
+/// Fails when the event loop cannot register the stream.
 pub fn continue_to_call(
     stream: UnixStream,
     saved: SavedTrunk,
@@ -122,7 +122,7 @@ impl Pause {
     }
 
     /// Wakes a paused reader to check whether a call awaits its response. Each call to a plugin
-    /// does this; without a pause, which is rare, it has no effect.
+    /// does this; it has no effect unless there is a pause, which is rare.
     pub(crate) fn wake(&self) {
         self.0.send_if_modified(|is_paused| *is_paused);
     }
@@ -236,7 +236,7 @@ impl Incoming {
         }
     }
 
-    /// Puts bytes before all later ones.
+    /// Adds bytes that another program saved; called before any frame is read.
     fn put_back(&self, bytes: Vec<u8>) {
         let _ended = self.sender.send(BufferedFrame::new(bytes, RoomTaken::default()));
     }
@@ -266,8 +266,8 @@ fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
 
-/// Reads frames until the end; returns why it ended. A message arrives as two frames, each with a
-/// header, usually in one read.
+/// Reads frames until the end; returns why it ended. A message arrives as one or two frames, each
+/// with a header, usually in one read.
 async fn read_frames(
     reader: &PluginStream,
     trunk: &Trunk,

@@ -93,7 +93,8 @@ impl Outgoing {
         Blob(bytes)
     }
 
-    /// Puts bytes of whole messages, the first of which may be partly written, before all others.
+    /// Sends saved bytes of whole messages, the first of which may be partly written; called before
+    /// any other message is sent.
     pub(crate) fn put_back(&self, bytes: Vec<u8>) {
         if !bytes.is_empty() {
             // A stream that has failed closes the trunk, which keeps the reason.

@@ -84,8 +84,8 @@ impl Unread {
         self.lock().take_frame(length)
     }
 
-    /// Removes the first `length` bytes, which have arrived, of a longer frame. The rest remains as
-    /// a frame.
+    /// Removes and returns the first `length` bytes, which have arrived, of a longer frame; the
+    /// rest remains as a frame.
     pub(crate) fn take_part(&self, length: usize) -> Vec<u8> {
         let Some((id, whole)) = self.header() else { return Vec::new() };
         let mut unread = self.lock();
@@ -97,7 +97,7 @@ impl Unread {
         part
     }
 
-    /// Returns how many bytes are missing of the frame whose header has arrived.
+    /// Returns how many bytes of the first frame, or of its header, are missing.
     pub(crate) fn missing(&self) -> usize {
         let length = self.header().map_or(0, |(_, length)| length);
         (FRAME_HEADER + length).saturating_sub(self.lock().unprocessed().len())

@@ -2,7 +2,7 @@
 //! One opened array of a [`SpecDocument`].
 //!
 //! The bytes of unchanged elements, even moved ones, and the blanks between neighbours are
-//! preserved. It never parses an element.
+//! preserved. An element is parsed only when it is read.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::scan;
 #[derive(Debug)]
 pub struct Array<'t> {
     text: &'t [u8],
-    /// Its range and its elements' ranges; `None` if the document has no such array yet.
+    /// The ranges of the array and of its elements; `None` if the document has no such array yet.
     source: Option<(Range<usize>, Vec<Range<usize>>)>,
     items: Vec<Item<'t>>,
 }
@@ -84,7 +84,7 @@ impl<'t> Array<'t> {
         &mut self.items
     }
 
-    /// Decodes the array; `None` when the document has no such array.
+    /// Decodes the array; `None` if the document has no such array and no element was added.
     pub fn value(&self) -> Option<Value> {
         (!self.is_absent()).then(|| self.items.iter().map(Item::value).collect())
     }

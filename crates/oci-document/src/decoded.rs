@@ -72,7 +72,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
 }
 
 /// Returns the end of the value at `at`; `None` if Go may read it differently than a strict reader.
-/// `name` is its member.
+/// `name` is the member that has the value.
 fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
     match text.get(at)? {
         b'{' | b'[' if depth > DEEPEST => None,
@@ -229,10 +229,10 @@ fn known(name: String) -> String {
     KNOWN.get(&fold(&name)).map_or(name, |known| (*known).to_owned())
 }
 
-/// Adds a member to the object `of`. A repeated object is merged into the earlier one; a repeated
-/// value of a map, or list of texts or numbers, replaces the earlier one. Go merges the elements of
-/// other lists into the earlier elements, and `null` removes some numbers but not others: in these
-/// cases it fails with the path.
+/// Adds a member to the object `of`. A repeated member replaces the earlier one, except that
+/// objects outside of maps are merged, and `null` changes neither a string nor `user`. Fails with
+/// the path where Go merges the elements of lists into the earlier elements, and for a repeated
+/// number or boolean that is `null`, because Go removes some of them and keeps others.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());

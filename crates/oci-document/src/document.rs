@@ -28,29 +28,29 @@ pub enum DocumentError {
     /// More than [`MAX_BYTES`].
     #[error("config.json has {size} bytes, more than the {MAX_BYTES} that are accepted")]
     TooLarge {
-        /// Its length in bytes.
+        /// The document's length in bytes.
         size: usize,
     },
-    /// Not JSON, or more than one JSON value.
+    /// The text does not begin with a JSON value.
     #[error("config.json is not well-formed JSON: {detail}")]
     Malformed {
         /// The parser's message.
         detail: String,
     },
-    /// A value to edit has an unexpected type.
+    /// A value to read or edit has an unexpected type.
     #[error("{place} in config.json is not an {wanted}", place = place(path))]
     WrongType {
-        /// Its dotted path; empty for the document itself.
+        /// The value's dotted path; empty for the document itself.
         path: String,
         /// The expected type.
         wanted: &'static str,
     },
-    /// A key to edit is repeated or in another case.
+    /// A key to read or edit is repeated or in another case.
     #[error("config.json is ambiguous: {path} is spelt {spellings}")]
     Ambiguous {
-        /// The member to edit, as a dotted path.
+        /// The member to read or edit, as a dotted path.
         path: String,
-        /// Each spelling of its key.
+        /// Each spelling of the member's key.
         spellings: String,
     },
     /// A repeated member that Go merges into the earlier one, or that runtimes read differently.
@@ -133,7 +133,7 @@ const FEW: usize = 16;
 struct Member<'t> {
     name: Cow<'t, str>,
     origin: Option<MemberSpan>,
-    /// Whether its original value was removed or replaced and must not be restored.
+    /// Whether the member's original value was removed or replaced and must not be restored.
     is_replaced: bool,
     now: Now<'t>,
 }
@@ -181,7 +181,7 @@ impl<'t> Object<'t> {
         if self.exact { name.to_owned() } else { fold(name) }
     }
 
-    /// Returns the value of member `key`, opened or not, for comparison and messages.
+    /// Returns the value of member `key`, opened or not; `None` if it is absent or `null`.
     pub fn value(&self, key: &str) -> Result<Option<Value>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let Some(written) = self.members[index].written() else { return Ok(None) };
@@ -325,7 +325,7 @@ impl<'t> Object<'t> {
         }
     }
 
-    /// Finds the member that matches `key`; fails if several spellings of it exist.
+    /// Finds the member `key`; fails if it is repeated or in another case.
     fn find(&self, key: &str) -> Result<Option<usize>, DocumentError> {
         let found = self.places(key);
         match found.as_slice() {
@@ -452,8 +452,8 @@ impl<'t> Member<'t> {
     }
 }
 
-/// Decodes a value of the document. A value that serde_json cannot represent (nested too deep, lone
-/// surrogates) becomes a string of its source.
+/// Decodes a value of the document. A string with a lone surrogate is decoded as in Go; another
+/// value that serde_json cannot represent (nested too deep) becomes a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))

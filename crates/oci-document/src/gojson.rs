@@ -7,8 +7,8 @@
 //! k). No letter folds to two ("ß" is not "ss"), and neither Turkish i folds to i. Reference: Go
 //! `encoding/json`, `fold.go`; `tests/engines/interop/names.rs` asks Go about every letter.
 
-/// Folds all spellings of a field to one. Field names are ASCII, and only these two other letters
-/// can match an ASCII one.
+/// Folds all spellings of a field to one. Field names are ASCII, and of the letters beyond ASCII
+/// only U+017F and U+212A can match an ASCII one.
 pub fn fold(name: &str) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the byte ranges of members and elements in a JSON text.
 //!
-//! Works on text that [`crate::document`] has found to be well-formed. It reads one level at a time
-//! and skips everything below without recursion, so depth does not matter. It never decodes a
-//! number and never changes a byte. Reference: RFC 8259; Go's `encoding/json` for the decoding of
-//! odd strings.
+//! Except for [`first_value`], the functions check syntax only as far as they need it. They read
+//! one level at a time and skip everything below without recursion, so depth does not matter. They
+//! never decode a number and never change a byte. Reference: RFC 8259; Go's `encoding/json` for the
+//! decoding of odd strings.
 
 use std::borrow::Cow;
 use std::ops::Range;

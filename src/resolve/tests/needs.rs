@@ -9,7 +9,7 @@ use crate::resolve::{ResourceWriter, check_runtime, needs_runtime};
 use crate::runtime::features::Features;
 use crate::spec::patch::{CdiDevice, Class, PatchError, Resolved};
 
-/// Adjustments that need a feature of the runtime, and the field that a refusal names.
+/// Returns adjustments that need a feature of the runtime, and the field that a refusal names.
 fn needing() -> Vec<(api::ContainerAdjustment, &'static str)> {
     let options = |option| asks(&json!({"mounts": [mount("/m", &[option, "size=1M"])]}));
     let policy = json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SECCOMP_FILTER_FLAG_LOG"]});

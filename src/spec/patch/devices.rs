@@ -286,7 +286,7 @@ impl<'t> Rules<'t> {
     }
 }
 
-/// Reads whether a rule allows, its access, and its device if it is for a single one.
+/// Reads whether a rule allows, the access, and the device if the rule is for a single one.
 fn read_rule(rule: &Item<'_>) -> Result<(bool, String, Option<DeviceNumber>), DocumentError> {
     let object = rule.open("linux.resources.devices[]")?;
     let is_allowing = object.value("allow")? == Some(Value::Bool(true));

@@ -12,7 +12,7 @@ use super::{Patch, PatchError, Result, object_of, patch_map, wanted_by_key};
 use crate::error::quoted;
 use crate::plugin::api;
 
-/// Maximum length of a name in bytes, without the final NUL.
+/// Maximum length of a network device's name in bytes, without the final NUL.
 const LONGEST: usize = 15;
 
 /// Applies the adjustment's network devices: a `-name` removes, anything else sets.
@@ -54,8 +54,8 @@ fn device_value(device: &api::LinuxNetDevice) -> Value {
     object_of([("name", name.as_str().into())])
 }
 
-/// Whether the kernel accepts the name. `%` is refused too, because the kernel would replace it by
-/// a number.
+/// Whether the kernel accepts the name. `%` is refused too, because the kernel would replace it
+/// with a number.
 fn is_name(name: &str) -> bool {
     let is_odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     !matches!(name, "" | "." | "..") && name.len() <= LONGEST && !name.chars().any(is_odd)

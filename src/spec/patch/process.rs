@@ -22,7 +22,7 @@ struct Variable<'a> {
 }
 
 /// Sets and removes variables. A removal removes all occurrences; a new value replaces the first
-/// one and removes the others.
+/// occurrence and removes the others.
 pub(super) fn patch_env(patch: &mut Patch<'_, '_>, env: &[api::KeyValue]) -> Result<()> {
     if variables(env)?.is_empty() {
         return Ok(());
@@ -76,7 +76,7 @@ impl<'t> Environment<'t> {
         Ok(())
     }
 
-    /// Finds the positions of a variable, and its value, which is that of the last one.
+    /// Finds the positions of a variable, and its value, which is that of the last occurrence.
     fn find(&self, name: &str) -> (Vec<usize>, Option<String>) {
         let there = self.by_name.get(name).cloned().unwrap_or_default();
         let last = there.last().and_then(|at| self.entries.get(*at)?.as_ref()?.as_string());

@@ -79,7 +79,7 @@ fn is_class(clos_id: &str) -> bool {
     !NOT_CLASSES.contains(&clos_id) && clos_id.len() <= 255 && !clos_id.chars().any(is_odd)
 }
 
-/// Replaces the whole section by `settings`.
+/// Replaces the whole section with `settings`.
 fn replace(linux: &mut Object<'_>, settings: Vec<RdtSetting>, changes: &mut Changes) -> Result<()> {
     let before = linux.value("intelRdt")?;
     let after: Map<String, Value> = settings

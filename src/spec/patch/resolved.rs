@@ -164,7 +164,8 @@ impl<'t> Edited<'t> {
     }
 }
 
-/// Gives bind mounts mapped IDs, as CDI does, so that files keep their owners in a user namespace.
+/// If the container has a user namespace, gives bind mounts mapped IDs, as CDI does, so that files
+/// keep their owners.
 fn with_mapped_ids<'m>(
     root: &mut Object<'_>,
     mounts: &'m [api::Mount],

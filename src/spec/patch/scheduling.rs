@@ -71,7 +71,7 @@ fn scheduler_value(
     ])))
 }
 
-/// Refuses values that the runtime or the kernel would refuse.
+/// Reports values that the runtime or the kernel would refuse.
 fn check(scheduler: &api::LinuxScheduler, policy: api::LinuxSchedulerPolicy) -> Result<(), String> {
     use api::LinuxSchedulerPolicy as Policy;
     let api::LinuxScheduler {

@@ -72,8 +72,8 @@ fn with_required<const N: usize>(required: [(&str, Value); N], optional: Value) 
     required.into_iter().map(|(key, value)| (key.to_owned(), value)).chain(optional).collect()
 }
 
-/// Checks that a filter that notifies has a listener, and does not notify on the system calls by
-/// which the runtime reaches the listener.
+/// Checks that a filter that notifies has a listener, and notifies neither by default nor on
+/// `write`, with which the runtime reaches the listener.
 fn check_notify(policy: &api::LinuxSeccomp) -> Result<(), String> {
     let notifies = |rule: &&api::LinuxSyscall| rule.action == NOTIFY;
     let mut asking = policy.syscalls.iter().filter(notifies);

@@ -8,8 +8,8 @@ use protobuf::reflect::{
 
 use super::*;
 
-/// The lines of a message in the table, by name. Each map of messages has its own line for an
-/// entry.
+/// Returns the lines of a message in the table, by name. Each map of messages has its own line for
+/// an entry.
 fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
     let (mut bits, mut inside, mut lines) = ([0_u64; 2], Vec::new(), Vec::new());
     for field in message.fields() {

@@ -8,7 +8,7 @@ use crate::validator::{DefaultValidator, REQUIRED_PLUGINS, ValidatorExemptions, 
 use nri_api::ValidateContainerAdjustmentRequest as Request;
 use nri_api::security_profile::ProfileType;
 
-/// The key of these operators' annotation that tolerates missing plugins.
+/// The key of the annotation that tolerates missing plugins.
 const TOLERATE: &str = "tolerate.example";
 
 /// Returns an enabled validator with one setting.

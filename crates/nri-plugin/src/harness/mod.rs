@@ -62,7 +62,7 @@ use connected::{Connected, Upcall};
 pub use bundle::bundle;
 pub use recording::Answered;
 
-/// Time limit for a plugin to connect, and another one to register.
+/// Time limit for a plugin to connect, and again for it to register.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for a plugin's answer, unless the test sets another. A runtime's default is 2 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -172,8 +172,9 @@ impl Runtime {
     }
 
     /// Registers, configures and synchronizes a plugin that the test has launched with the other
-    /// end of this stream, with its index, name and configuration; returns its identity. As
-    /// [`restart`](Self::restart) does not launch it again, a restart fails if it was connected.
+    /// end of this stream, with its index, name and configuration; returns its identity.
+    /// [`restart`](Self::restart) does not launch the plugin again, and so fails if it was
+    /// connected.
     ///
     /// # Errors
     /// Fails when the plugin does not register within half a minute, or refuses to start.
@@ -251,7 +252,7 @@ impl Runtime {
     /// Starts a pod: RunPodSandbox.
     ///
     /// # Errors
-    /// Fails when a plugin refuses it or does not answer.
+    /// Fails when a plugin refuses the pod or does not answer.
     pub async fn run_pod(&mut self, pod: api::PodSandbox) -> Result<()> {
         let request =
             api::RunPodSandboxRequest { pod: Some(pod.clone()).into(), ..Default::default() };

@@ -109,7 +109,7 @@ async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Re
         Event::PostStartContainer => notified!(PostStartContainerRequest),
         Event::PostUpdateContainer => notified!(PostUpdateContainerRequest),
         Event::RemoveContainer => notified!(RemoveContainerRequest),
-        // The preceding creation has already sent it.
+        // The preceding CreateContainer has already sent this event.
         Event::ValidateContainerAdjustment => Ok(Answer::default()),
     })
 }

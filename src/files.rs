@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_the_length_and_the_known_hash() {
+    fn a_fingerprint_is_the_length_and_the_fnv_1a_hash() {
         assert_eq!(fingerprint(b""), "0:6c62272e07bb014262b821756295c58d");
         assert_eq!(fingerprint(b"a"), "1:d228cb696f1a8caf78912b704e4a8964");
         assert_ne!(fingerprint(b"{}"), fingerprint(b"{} "));

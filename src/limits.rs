@@ -13,8 +13,8 @@ pub(crate) use nri_api::text::{cut, split};
 
 use crate::text::counted;
 
-/// Number of connected plugins, because each event waits for all of them; NRI's benchmark has ten.
-/// Pre-installed and configured plugins are never refused for this limit.
+/// Connected plugins. Each event waits for all of them; NRI's benchmark has ten. Pre-installed and
+/// configured plugins are never refused because of this limit.
 pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when
 /// it ends. Kubernetes limits only their total length, to 256 KiB, which allows 80,000.

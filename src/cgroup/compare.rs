@@ -73,8 +73,8 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
     }
 }
 
-/// Whether this is systemd's value for a quota: the runtime gives systemd the CPU time of one
-/// second, rounded up to 10 ms, and systemd writes that value again at each reload.
+/// Whether `actual` is the quota as systemd rounds it: runc gives systemd the CPU time per second,
+/// rounded up to 10 ms, and systemd sets the quota from it again at each reload.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,

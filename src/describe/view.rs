@@ -122,7 +122,7 @@ impl Spec {
         }
     }
 
-    /// Returns the members that help to identify the engine.
+    /// Returns the members that show the engine, and the facts that it wrote into the document.
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();

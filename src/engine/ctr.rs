@@ -45,7 +45,7 @@ pub(super) fn facts_of_nerdctl(engine: DetectedEngine, seen: Seen<'_>) -> Facts 
     facts
 }
 
-/// Describes the container by containerd's record, without nri-runc's keys.
+/// Describes the container by containerd's record. The caller applies nri-runc's own keys.
 fn facts_of_record(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, found } = seen;
     let mut facts = Facts::alone(engine, call);

@@ -64,7 +64,8 @@ impl EncodedSnapshot {
         self.pods.iter().chain(&self.containers).map(Encoded::size).sum::<usize>().min(ROOM)
     }
 
-    /// Splits the snapshot into requests below the limit; every object is in exactly one.
+    /// Splits the snapshot into requests below the limit; every object is in exactly one. An object
+    /// that is longer than the limit is alone in its request.
     pub(super) fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
         let (mut pods, mut containers) = (self.pods.as_slice(), self.containers.as_slice());
         let mut is_over = false;

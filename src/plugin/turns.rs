@@ -162,7 +162,7 @@ impl Turns {
             state.reject_late();
             granted
         };
-        // The sender is dropped if the request was abandoned or its turn ended.
+        // Never used: a request that still waits is granted or rejected before its sender is dropped.
         let nobody = Busy { ahead: 0, takes: Duration::ZERO };
         granted.await.unwrap_or(Err(nobody))
     }

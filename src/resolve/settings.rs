@@ -2,9 +2,9 @@
 //! Refuses resources for which this host's cgroups have no setting: runtimes drop some of them
 //! (runc's swappiness on cgroup v2) and refuse others without the plugin's name.
 //!
-//! The planner of updates decides (`src/cgroup`), with the files that a new cgroup would have, so
-//! that creates and updates agree. A setting is accepted if no existing cgroup shows whether there
-//! is one; an unreadable file refuses it. This module writes nothing.
+//! The planner of updates (`src/cgroup`) decides about most of them, with the files that a new
+//! cgroup would have, so that creates and updates agree. If no existing cgroup shows whether a
+//! setting exists, it is accepted; if a file cannot be read, it is refused. This module writes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};

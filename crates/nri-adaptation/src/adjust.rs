@@ -190,9 +190,9 @@ impl AdjustmentMerger<'_> {
     }
 }
 
-/// A removal stays in the combined message even if some values are set after it. NRI: the reference
-/// then drops the removal, so that other values of the original container survive, and the next
-/// plugin does not see it (BUG-07, BUG-08).
+/// Keeps a removal in the combined message even if values are set after it. NRI's own adaptation drops
+/// the removal, so that the other values of the original container survive (BUG-08), and shows the
+/// next plugin none of the values set here (BUG-07).
 fn merge_rdt(
     claims: &mut FieldClaims<'_>,
     given: &api::LinuxRdt,

@@ -156,7 +156,7 @@ impl FieldClaims<'_> {
     }
 }
 
-/// Refuses a field that the plugin may not set in this container, because of its section or a rule.
+/// Refuses a field that the plugin's `allow` and `deny`, or a rule, forbid in this container.
 pub(crate) fn check(
     rights: &Rights,
     plugin: &str,

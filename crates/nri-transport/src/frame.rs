@@ -41,7 +41,7 @@ pub(crate) fn message_length(bytes: &[u8]) -> Option<usize> {
     Some(TTRPC_HEADER + usize::try_from(length).unwrap_or(usize::MAX - TTRPC_HEADER))
 }
 
-/// Returns the number of this message's call; 0 until its header has arrived.
+/// Returns the stream ID of this ttRPC message, which numbers its call; 0 until the ID has arrived.
 pub(crate) fn message_number(message: &[u8]) -> u32 {
     message.get(4..8).map_or(0, |bytes| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
 }

@@ -69,7 +69,7 @@ fn head(document: &Document) -> Vec<String> {
     lines
 }
 
-/// Adds a blank line, the heading, and at most `most` rows.
+/// Adds a blank line, the heading, at most `most` rows, and a line with the number of further rows.
 fn add_section(lines: &mut Vec<String>, section: String, most: usize) {
     let mut rows = section.lines();
     let Some(heading) = rows.next() else { return };

@@ -267,8 +267,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Returns the plugins that disconnected within the last hour, and all that were disconnected for
-    /// time-outs and have not reconnected.
+    /// Returns the plugins that disconnected and the connections that were refused within the last hour,
+    /// and all plugins that were disconnected for time-outs and have not reconnected.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);

@@ -74,7 +74,7 @@ impl Daemon {
         if sources::is_quick(folder) { work() } else { self.off_loop(folder, work).await }
     }
 
-    /// Checks a path of an engine by `look`, for instance whether it exists.
+    /// Checks a path of an engine with `look`, for instance whether it exists.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.

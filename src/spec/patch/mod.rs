@@ -126,8 +126,8 @@ pub fn patch_on(
     }
 }
 
-/// Like [`patch_on`], but also applies harmless values that a kernel or runtime probably refuses,
-/// and returns them as doubts. Used for a document that is only shown.
+/// Like [`patch_on`], but applies values that the kernel or runtime will probably refuse too, and
+/// returns the reason for each. Used only for a document that is shown, not run.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,

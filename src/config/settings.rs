@@ -358,7 +358,7 @@ impl Config {
         Host::new(&self.debug_node_root, "")
     }
 
-    /// Returns the host paths and side effects, redirected if this configuration sets that.
+    /// Returns the host paths and side effects, which the configuration of a test redirects.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
@@ -447,7 +447,7 @@ impl Config {
 /// An error in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `FILE:LINE:COLUMN: error`, one line.
+    /// `FILE:LINE:COLUMN: error`, or `FILE: error` for an unreadable file; one line.
     pub text: String,
     /// The effect of the error on a reload and on a start.
     pub consequence: Consequence,

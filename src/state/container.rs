@@ -131,7 +131,7 @@ record! {
         pub pid_file: Option<String>,
         /// The engine's variables in the call.
         pub variables: Vec<(String, String)>,
-        /// The PID of the call.
+        /// The PID of the call's process.
         #[serde(default)]
         pub made_by: u32,
     }
@@ -247,7 +247,8 @@ impl Container {
         self.outcome.refused_at = Some(at);
     }
 
-    /// Whether the runtime made it. If not, an existing container of this ID is an earlier one.
+    /// Whether the runtime made the container. If not, a container of this ID that the runtime has
+    /// is an earlier one.
     pub fn was_made(&self) -> bool {
         self.process.init_pid.is_some() || self.process.started_at.is_some()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a container's record about plugins, its document and the call in progress. Data
-//! only.
+//! Parts of the records of containers and pods: about plugins, promises, the document and the call
+//! in progress. Data only.
 
 use std::collections::BTreeMap;
 

@@ -79,7 +79,8 @@ impl<'a> Invocation<'a> {
         Ok(inode.map(|_there| BundleDocument { dir, name }))
     }
 
-    /// Returns the document's directory and name; `None` if they name no file.
+    /// Returns the document's directory and name; `None` if `--config` names no file, or its name is
+    /// not UTF-8.
     fn document_path(&self) -> Option<(PathBuf, String)> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();
         let Some(file) = &self.call.config else {

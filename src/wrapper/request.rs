@@ -120,7 +120,7 @@ impl DaemonSession {
         Self::ask(stream, invocation, document, attached, deadline)
     }
 
-    /// Notifies the running daemon of the command and waits for its verdict; starts none.
+    /// Notifies the running daemon of the command and waits for its verdict; starts no daemon.
     ///
     /// # Errors
     /// Fails when the daemon refuses the command.
@@ -252,7 +252,7 @@ pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     }
 }
 
-/// Opens a descriptor of this process that stays valid across exec (D2).
+/// Opens a pidfd of this process, which still refers to the process after `execve` (D2).
 fn own_pidfd() -> Result<OwnedFd> {
     let flags = rustix::process::PidfdFlags::empty();
     rustix::process::pidfd_open(rustix::process::getpid(), flags)

@@ -138,8 +138,8 @@ impl Default for Host {
 impl Host {
     /// Creates host access with `root` before every host path, and a fault such as
     /// `daemon.document:kill` (or `:fail`, `:stall`, `:panic`); both are empty in production.
-    /// `@FILE` names a file with one fault, which applies once, after this number of passes
-    /// (`daemon.pod:kill:1`); if the file contains `trace`, each pass is written to `FILE.trace`.
+    /// `@FILE` names a file with one fault, which applies once, after as many passes as it states
+    /// (`daemon.pod:kill:1`: one); if the file contains `trace`, each pass is written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
         Self {

@@ -229,7 +229,7 @@ pub(crate) fn report(
     injections.iter().map(row).collect()
 }
 
-/// Warnings about injections that are impossible on this node, one line each: values that no
+/// Returns the injections that are impossible on this node, one line each: values that no
 /// container accepts, and unreadable profiles.
 pub(crate) fn unfit(config: &Config) -> Vec<String> {
     let all = Injections::new(config);

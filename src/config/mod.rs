@@ -310,8 +310,8 @@ impl Loaded {
 
 /// Reads the configuration: the file `only` (from `--config` or the environment), else the default
 /// files. Never fails: if the files have an error that makes a reload fail, returns the last valid
-/// configuration; without one, the valid part of the files, or the defaults after an error of
-/// [`Consequence::UsesNoFile`]. `Config::protection_error` is set if an error makes creates fail.
+/// configuration; without one, the valid part of the files, or the defaults if no value of the files
+/// may be used. `Config::protection_error` is set if an error makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }

@@ -52,7 +52,7 @@ impl Invocation<'_> {
         Err(error)
     }
 
-    /// Reads the input of `--resources`; `None` if the runtime reports its error itself.
+    /// Reads the input of `--resources`; `None` if its file cannot be opened, which the runtime reports.
     fn input(&self) -> Result<Option<UpdateInput>> {
         let Some(resources) = &self.call.resources else {
             return Ok(Some(UpdateInput::Flags));

@@ -12,7 +12,8 @@ use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// Returns the rules that can never decide, one line each.
+/// Returns the rules that never decide because one of the first [`limits::COMPARED_RULES`] covers
+/// them, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();

@@ -436,7 +436,7 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     })
 }
 
-/// Returns `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and
+/// Returns `EXECUTABLE.toml` beside the executable file itself, not a link, if it exists: conmon and
 /// containerd's shim pass no environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();

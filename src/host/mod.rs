@@ -106,10 +106,10 @@ named! {
         DaemonEvict => "daemon.evict",
         /// Daemon: a plugin with the identity of a connected one is about to be synchronized.
         DaemonTakeover => "daemon.takeover",
-        /// Daemon: that plugin is synchronized, and the events that it missed meanwhile are about
-        /// to be sent.
+        /// Daemon: the plugin that takes over is synchronized, and the events that it missed meanwhile
+        /// are about to be sent.
         DaemonTakeoverEvents => "daemon.takeover-events",
-        /// Daemon: that plugin has caught up, and is about to replace the connected one.
+        /// Daemon: the plugin that takes over has caught up, and is about to replace the connected one.
         DaemonTakeoverPlace => "daemon.takeover-place",
         /// Daemon: the old plugin is replaced, but its requests are not answered yet.
         DaemonTakeoverDone => "daemon.takeover-done",

@@ -110,7 +110,7 @@ impl Injections {
         found
     }
 
-    /// Returns the index of the injection with this owner's name.
+    /// Returns the index of the injection that is the owner `id` (`inject:NAME`).
     pub fn index_of(&self, id: &str) -> Option<&str> {
         self.iter().find(|one| one.id == id).map(|one| one.section.index.as_str())
     }

@@ -88,7 +88,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// Returns the runtime kind, by its reported name.
+    /// Returns the runtime's kind, which its reported name shows.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }

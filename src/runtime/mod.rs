@@ -57,7 +57,7 @@ named! {
 }
 
 impl RuntimeKind {
-    /// Returns the kind by the program's file name, which may contain a version.
+    /// Returns the kind whose name is in the program's file name, which may also have a version.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];

@@ -279,7 +279,7 @@ fn stamp_of(dir: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes the boot of these records.
+/// Writes the ID of the boot to which these records belong.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }

@@ -75,7 +75,7 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
     }
 }
 
-/// Whether a request failed because the daemon exited, before or during it.
+/// Whether a request failed because no daemon listens, or the daemon exited during the request.
 pub(crate) fn has_ended(error: &Error) -> bool {
     matches!(error.daemon(), DaemonSeen::Exited | DaemonSeen::Absent)
 }

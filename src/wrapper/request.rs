@@ -40,7 +40,7 @@ pub(super) const READ_AHEAD: usize = 1024;
 
 /// The outcome of a request to the daemon.
 pub(super) enum DaemonVerdict {
-    /// The daemon answered; the session continues with `EXEC`.
+    /// The daemon permits the command; the wrapper sends `EXEC` next.
     Proceed(Proceed, DaemonSession),
     /// The daemon could not be reached, stopped responding, exited, or speaks another protocol.
     Away(String),

@@ -91,7 +91,8 @@ impl UpdateInput {
         }
     }
 
-    /// Returns the requested resources, for the note that the next daemon reads.
+    /// Returns the requested resources, if there are any and they can be read, for the note that the
+    /// next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();

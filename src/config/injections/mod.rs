@@ -94,9 +94,9 @@ type InjectedValues = BTreeMap<&'static str, Json>;
 
 /// How a key is read.
 enum Form {
-    /// It is a setting of the section.
+    /// The key is a setting of the section.
     Setting(fn(&mut InjectionSection, &Value) -> Result<(), Mistake>),
-    /// It is a value that is set in containers.
+    /// The key is a value that is set in containers.
     Values(Shape),
 }
 

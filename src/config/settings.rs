@@ -105,7 +105,7 @@ named! {
 pub enum MetricsListener {
     /// An address and port.
     Tcp(SocketAddr),
-    /// A socket that only root can connect to.
+    /// A socket to which only the daemon's user can connect.
     Unix(PathBuf),
 }
 
@@ -336,7 +336,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Keeps those values of `running` that only a daemon start changes; returns whether any
+    /// Keeps those values of `running` that only a start of the daemon can change; returns whether any
     /// differs.
     pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
         let wanted = self.clone();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Access to the host that tests can redirect or make fail (decision D18).
 //!
-//! * Host paths: every file below `/proc`, `/sys/fs/cgroup`, an engine's state and so on is opened
+//! * Host paths: files below `/proc`, `/sys/fs/cgroup`, an engine's state and so on are opened
 //!   through [`Host::path`], so that a test can use another tree of files.
-//! * Side effects: every change of a disk, a cgroup or another process passes a named [`Point`],
-//!   where a test can make it fail, stall, or kill this process. Only builds with the feature
+//! * Side effects: changes of a disk, a cgroup or another process pass a named [`Point`], where a
+//!   test can make them fail or stall, or kill this process. Only builds with the feature
 //!   `faults` contain this code; the packaged programs do not.
 //!
 //! This module decides nothing, and costs one comparison when no fault or root is set.

@@ -395,7 +395,7 @@ pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
 /// unresolved path, because crun selects its handler by argv[0].
 ///
 /// # Errors
-/// Returns only when `execve` failed; nothing has changed then.
+/// Returns only when an argument has a NUL byte or `execve` failed; nothing has changed then.
 pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> {
     let first = CString::new(runtime.as_os_str().as_bytes()).map_err(|_nul| inner_nul())?;
     let mut words = vec![first.clone()];

@@ -164,10 +164,10 @@ record! {
 
     /// A container's resources.
     resources: pub struct Resources {
-        /// The engine's own resources (E).
+        /// The engine's own resources.
         #[serde(rename = "engine_resources")]
         pub of_engine: CompactObject,
-        /// The resources that plugins own (O).
+        /// The resources that plugins own.
         pub overlay: Map<String, Value>,
         /// The part of the overlay that plugins set when the container was created.
         #[serde(default)]

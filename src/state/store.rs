@@ -290,7 +290,7 @@ impl Store {
     }
 
     /// Changes a record after an event: in memory even if the write fails, because the event is not
-    /// repeated. A failed write is repeated with the next change of any container.
+    /// repeated. A failed write is repeated when the next event of any container or pod is noted.
     ///
     /// # Errors
     /// Fails when the write fails.

@@ -16,7 +16,7 @@ use crate::link::{LaterProcess, Proceed};
 use crate::presence::{self, IfThere};
 use crate::runtime;
 
-/// All data of a call that the verbs need.
+/// The data about one call of the runtime that the handlers of its verb need.
 pub(super) struct Invocation<'a> {
     pub(super) argv: &'a [OsString],
     pub(super) call: &'a CommandLine,

@@ -116,7 +116,8 @@ pub(crate) fn added_groups<'a>(
 }
 
 /// Returns the values that `exec` applies, from changes (field, value before, value after). If
-/// several changes set one field, the result has the first value before and the last value after.
+/// several changes set one field, the result has the first value before and the last value after; no
+/// entry if the two are equal.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds and executes the real runtime.
 //!
-//! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
-//! used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
+//! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` that
+//! exists and is not nri-runc is used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
 //! and working directory. A child is started only to query a runtime's
 //! version and features (`features.rs`, `bounded.rs`), and never by the wrapper.
 

@@ -54,7 +54,7 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
-        // Another wrapper made the same request earlier, and the new program does not know this connection.
+        // Another wrapper made the same request earlier, and the new program does not serve this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }

@@ -2,9 +2,9 @@
 //! Finds and executes the real runtime.
 //!
 //! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` that
-//! exists and is not nri-runc is used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
-//! and working directory. A child is started only to query a runtime's
-//! version and features (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! exists and is not nri-runc is used. The runtime inherits unchanged descriptors, environment, signal
+//! mask and dispositions, and working directory. A child is started only to query a runtime's version
+//! and features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that print a response and exit.
 pub(crate) mod bounded;

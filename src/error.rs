@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error type whose messages users see.
 //!
-//! An [`Error`] holds the failed action, the cause and the next step. It never contains the phrases
+//! An [`Error`] holds the failed action, the cause and the next step. Its line never has the phrases
 //! by which engines classify a runtime's output ("no such file or directory", "permission denied",
 //! …): Podman and Docker would report such a failure as "command not found" (see
 //! `RESERVED_PHRASES`). Modules whose callers branch on the outcome define small enums for it.
@@ -153,12 +153,12 @@ impl Error {
         one_line(&line)
     }
 
-    /// Whether a call failed because the named object or process does not exist.
+    /// Whether a call failed because its object, such as a file or process, does not exist.
     pub fn is_absence(&self) -> bool {
         presence::is_absence(self.os)
     }
 
-    /// Whether the call failed because the user may not do this.
+    /// Whether a call failed because the user has no access (EACCES).
     pub fn is_permission_denied(&self) -> bool {
         self.os == nix::libc::EACCES
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads and replaces files; leaves no partial file, and follows links only where documented.
+//! Reads files, and replaces them in one step; follows links only where documented.
 //!
 //! Everything below a directory that another user owns is opened relative to a directory
 //! descriptor, never by path or through a symbolic link (the reason is CVE-2024-45310). Files are
 //! never truncated in place, because an engine, a hook or nri-runc may be reading them.
 //!
-//! Only this module reads files: regular ones, up to a limit (D54), and without blocking (D53).
+//! Files are read only if they are regular, up to a limit (D54), and without blocking (D53).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -406,7 +406,7 @@ pub(crate) fn read_own(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     read_whole(&opened(AT_FDCWD, path, OFlag::O_NOFOLLOW)?, limit)
 }
 
-/// Reads the count in a file of the run directory; 1 if malformed, `None` without the file.
+/// Reads the count in a file of the run directory; 1 if malformed, `None` if it cannot be read.
 pub(crate) fn read_count(path: &Path) -> Option<usize> {
     let text = read_own_text(path, limits::LINE).or_absent()?;
     Some(text.trim().parse().unwrap_or(1))
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_the_length_and_the_known_hash() {
+    fn a_fingerprint_is_the_length_and_the_fnv_1a_hash() {
         assert_eq!(fingerprint(b""), "0:6c62272e07bb014262b821756295c58d");
         assert_eq!(fingerprint(b"a"), "1:d228cb696f1a8caf78912b704e4a8964");
         assert_ne!(fingerprint(b"{}"), fingerprint(b"{} "));

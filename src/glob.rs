@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Pure; the
-//! caller decides about `/`.
+//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Wildcards match
+//! `/` too, except in [`matches_path`]. Pure.
 //!
 //! Reference: glob(7), and the syntax of Go's `filepath.Match`, which other readers of these
 //! patterns use.
@@ -106,7 +106,7 @@ fn literal(pattern: &[char], at: usize) -> Option<(char, usize)> {
     }
 }
 
-/// Returns what is wrong with a pattern that matches no name.
+/// Returns what is wrong with a pattern that is malformed or has an empty range.
 pub(crate) fn mistake(pattern: &str) -> Option<&'static str> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut at = 0;

@@ -18,8 +18,8 @@ const FILE: &str = "daemon.err";
 const SET_ASIDE: &str = "daemon.err.old";
 
 /// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
-/// Returns `None` if it cannot be created, which the daemon then reports. It follows no link, opens
-/// no FIFO, and never blocks.
+/// Returns `None` if it cannot be created; the daemon's output is then lost. This function follows no
+/// link, opens no FIFO, and never blocks.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -44,8 +44,8 @@ pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the last output of the previous daemon. `is_launched`: this daemon's standard error goes
-/// to the file, so the previous output was set aside.
+/// Takes the last output of the previous daemon. With `is_launched`, this daemon's standard error
+/// goes to the file, so only the output that was set aside is the previous daemon's.
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);

@@ -9,7 +9,7 @@ mod accept;
 pub(crate) mod admin;
 /// The daemon's responses about itself, its plugins and its pods, as types.
 pub(crate) mod answers;
-/// Parses runc's command line by a table.
+/// Parses the command line of a runtime with tables of flags.
 pub(crate) mod argv;
 /// The audit log: one line for each change, and the plugin that made it.
 pub(crate) mod audit;
@@ -33,7 +33,7 @@ mod ends;
 pub(crate) mod engine;
 /// The error type: one line that an operator can act on.
 pub(crate) mod error;
-/// Reads and replaces files; leaves no partial file.
+/// Reads files, and replaces them in one step.
 pub(crate) mod files;
 /// The FNV-1a hash.
 mod fnv;

@@ -13,8 +13,8 @@ pub(crate) use nri_api::text::{cut, split};
 
 use crate::text::counted;
 
-/// Number of connected plugins, because each event waits for all of them; NRI's benchmark has ten.
-/// Pre-installed and configured plugins are never refused for this limit.
+/// Connected plugins. Each event waits for all of them; NRI's benchmark has ten. Pre-installed and
+/// configured plugins are never refused because of this limit.
 pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when
 /// it ends. Kubernetes limits only their total length, to 256 KiB, which allows 80,000.
@@ -43,7 +43,7 @@ pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands
 /// forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One note of either kind, and all notes of one kind (on a tmpfs), in bytes. A request has some 2
+/// One such note (of a bypass or a refusal), and all notes of one kind (on a tmpfs), in bytes. A request has some 2
 /// KiB; an `update` also has its resources, which are omitted from a note that would be too long.
 pub(crate) const NOTE: usize = 1 << 20;
 pub(crate) const NOTES: usize = 16 << 20;
@@ -174,10 +174,10 @@ pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
 /// Removed or refused containers that `explain` still shows (D27), and the bytes of their records
-/// before compression.
+/// before compression; the limits for removed pods are the same.
 pub(crate) const REMEMBERED: usize = 1000;
 pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
-/// Records of removed containers that are compressed together.
+/// Records of removed containers, or of pods, that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a
 /// container may be created again under its ID. The newest record is always kept.

@@ -35,8 +35,8 @@ pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
 /// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
 pub(crate) const BYPASSED_DIR: &str = "bypassed";
 
-/// File of that folder with the number of notes that wrappers removed or did not write because of
-/// the limits.
+/// File in [`BYPASSED_DIR`] with the number of notes that wrappers removed or did not write because
+/// of the limits.
 pub(crate) const DROPPED_NOTES: &str = "dropped";
 
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
@@ -91,7 +91,8 @@ pub struct WrapperRequest {
     /// Set if an OCI hook sends the request: argv and processes are those of the runtime that
     /// called it. No message follows the response.
     pub hook: Option<Hook>,
-    /// The process that an `exec` starts; argv then ends with the container's ID.
+    /// The process that an `exec` starts; argv then ends with the container's ID, unless plugins
+    /// receive the process.
     pub later: Option<LaterProcess>,
 }
 
@@ -158,7 +159,7 @@ impl Stage {
 pub enum Attached {
     /// The directory of the document, opened as a reference.
     Bundle = 1,
-    /// The pidfd of the wrapper, which stays valid across exec.
+    /// The pidfd of the wrapper, or of the runtime that called a hook.
     Process = 2,
     /// The resources of an `update`: standard input, or the file.
     Resources = 3,
@@ -194,7 +195,7 @@ pub enum DaemonResponse {
 /// Instructions to follow before executing the real runtime.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proceed {
-    /// A file beside the document that replaces it.
+    /// The name of the file that is to replace the document beside it.
     pub document: Option<String>,
     /// The argv to execute instead of the original one.
     pub argv: Option<Vec<OsString>>,
@@ -482,7 +483,7 @@ impl Notice {
 /// Reads one frame from a blocking stream.
 ///
 /// # Errors
-/// Fails at the end of the stream, on a time-out, and on a frame over [`FRAME`].
+/// Fails at the end of the stream, on a time-out, and on a frame that is empty or over [`FRAME`].
 pub fn read_frame(stream: &mut impl Read) -> Result<Vec<u8>> {
     let mut length = [0_u8; 4];
     stream.read_exact(&mut length)?;

@@ -2,11 +2,10 @@
 //! Encodes, decodes and finds a container's mark: the few facts that `exec` and `kill` need without
 //! asking the daemon (decisions D36 and D37).
 //!
-//! Together with the verdict on a container's creation, the daemon writes one file for each
-//! container that needs one, below its records; the file is removed with the container. A wrapper
-//! finds it by a hash of runtime root and ID, so a container without a mark costs one failing
-//! `openat`. The content of a mark never comes from the bundle, so the container's author cannot
-//! forge it.
+//! With the record of a container that needs a mark, the daemon writes one file in a folder beside
+//! the records; it removes the file when the container stops. A wrapper finds it by a hash of
+//! runtime root and ID, so a container without a mark costs one failing `openat`. The content of a
+//! mark never comes from the bundle, so the container's author cannot forge it.
 //!
 //! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
 //! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
@@ -29,7 +28,7 @@ use crate::tagged::{fields, put};
 /// The folder of the marks, in the records' folder of the run directory.
 pub(crate) const MARKS: &str = "marks";
 
-/// The first line.
+/// The first line of a mark's file.
 const FORMAT: &[u8] = b"nri-runc mark 1\n";
 
 const TAG_ROOT: u8 = 1;
@@ -40,8 +39,8 @@ const TAG_ENGINE: u8 = 5;
 const TAG_PLUGIN: u8 = 6;
 const TAG_SUBJECT: u8 = 7;
 
-/// Facts about a container whose `exec`s involve the daemon; while no daemon runs, a wrapper
-/// decides by them alone.
+/// Facts about a container whose `exec`s involve the daemon; if no daemon answers, a wrapper decides
+/// from these facts alone.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSubject {
@@ -117,7 +116,8 @@ pub(crate) fn added_groups<'a>(
 }
 
 /// Returns the values that `exec` applies, from changes (field, value before, value after). If
-/// several changes set one field, the result has the first value before and the last value after.
+/// several changes set one field, the result has the first value before and the last value after; no
+/// entry if the two are equal.
 pub(crate) fn process_values<'a>(
     changes: impl Iterator<Item = (&'a str, &'a Value, &'a Value)>,
 ) -> Vec<ProcessValue> {

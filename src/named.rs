@@ -35,7 +35,7 @@ macro_rules! named {
         }
 
         impl $Enum {
-            /// The variant's name.
+            /// Returns the variant's name.
             $vis const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Variant => $name),+

@@ -74,7 +74,7 @@ impl<T> IfThere<T, Error> for Result<T, Error> {
     }
 }
 
-/// Whether anything exists at this path.
+/// Whether anything exists at this path, following links.
 ///
 /// # Errors
 /// Fails when the path cannot be examined.
@@ -128,7 +128,7 @@ impl Backoff {
     }
 }
 
-/// Number of attempts by a process that may block: a third of a second in all.
+/// Number of attempts; the pauses between them take 0.3 s in all.
 const ATTEMPTS: usize = 5;
 
 /// An error that may come from the operating system.
@@ -149,7 +149,8 @@ impl MayPass for Error {
     }
 }
 
-/// Retries for a moment as long as a retry may have another outcome; blocks the calling thread.
+/// Attempts a call up to [`ATTEMPTS`] times, while a retry may have another outcome; blocks the
+/// calling thread.
 ///
 /// # Errors
 /// Fails with the error of the last attempt.

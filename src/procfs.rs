@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's facts about a process (proc(5)): its command line, parent, start time and
-//! environment, and a descriptor of it. All readers of these files are here.
+//! The kernel's facts about a process (proc(5)): its command line, parent, start time, limits,
+//! signal handling and environment; and a descriptor of the process.
 //!
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
@@ -67,7 +67,7 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
     Ok(Some((name, parent)))
 }
 
-/// Returns the login user of a process; `None` if it belongs to no login.
+/// Returns the login user of a process; `None` if it belongs to no login, or has ended.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -139,7 +139,8 @@ pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
         && namespace(&pid.to_string()) == namespace("self")
 }
 
-/// Returns a variable of a process's initial environment.
+/// Returns a variable of a process's initial environment; `None` if it is not set, or the process
+/// has ended.
 ///
 /// # Errors
 /// Fails when its environment cannot be read.
@@ -210,7 +211,7 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 /// Opens a process; `None` if it has ended and was reaped.
 ///
 /// # Errors
-/// Fails when no descriptor is left.
+/// Fails when the process cannot be opened, for instance because no descriptor is free.
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {

@@ -374,7 +374,7 @@ pub(crate) struct EventReader {
     stream: Rc<EventStream>,
     /// The number of the next event.
     next: u64,
-    /// Whether the reader's position is in another daemon's stream.
+    /// Whether the reader's cursor is not of this stream, so that events may be missing.
     is_other: bool,
     is_follower: bool,
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Text for people, on a terminal or in a log: escapes for every character that a terminal would
 //! interpret or hide, and the forms of times, ages, ids and counts. JSON documents are not escaped
-//! here: JSON has its escapes.
+//! here: JSON has its own escapes.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -85,7 +85,7 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// Lists the first names, as many as fit one line, and the number of others.
+/// Lists the first [`limits::NAMES`] names, and the number of others.
 pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     let first: Vec<&str> = names.iter().take(limits::NAMES).map(AsRef::as_ref).collect();
     match names.len().checked_sub(limits::NAMES) {

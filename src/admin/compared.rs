@@ -87,7 +87,7 @@ pub(super) fn junit(compared: &Compared) -> String {
     }
     let same = compared.containers.saturating_sub(compared.changed);
     cases.push_str(&format!(
-        "    <testcase classname=\"nri-runc policy\" name=\"{same} containers keep their decision\"/>\n"
+        "    <testcase classname=\"nri-runc policy\" name=\"containers with the same decision: {same}\"/>\n"
     ));
     let (tests, failures) = (failed.len() + 1, failed.len());
     format!(
@@ -129,7 +129,7 @@ mod tests {
         assert!(report.contains("&lt;a&gt; &amp; ") && !report.contains('\u{1b}'), "{report}");
         assert!(report.contains("refused: &quot;no&quot;"), "{report}");
         assert!(report.contains("\nEnv[A]: set by 10-a -&gt; -"), "{report}");
-        assert!(report.contains("1 containers keep their decision"), "{report}");
+        assert!(report.contains("containers with the same decision: 1"), "{report}");
         let none = json!({"compared": true, "containers": 1, "changed": 0, "decisions": []});
         assert!(junit(&of(none)).contains("failures=\"0\""));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parses runc's command line by a table, and never rewrites it.
+//! Parses the command line of a runtime with tables of flags.
 //!
 //! [`read`] finds the verb, the ID and the few flags that the wrapper acts on. It never fails:
 //! words that it cannot parse reach the runtime unchanged, and the runtime reports the error. Words
@@ -39,7 +39,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use flags::{Flag, FlagMeaning};
 use walk::{CommandPart, walk_globals, walk_verb};
 
-/// The verbs that the wrapper handles; all others are `Other` and pass through.
+/// The verbs whose command lines the wrapper reads; all others are `Other` and pass through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verb {
     /// `create`.
@@ -287,7 +287,7 @@ pub(crate) fn with_process_file(
 }
 
 /// Returns the command line of an `exec` that has no process document, with `flags` added, which
-/// override earlier ones, and `args` as the process's arguments, if there are any.
+/// override earlier ones, and with `args`, if given, in place of the process's arguments.
 pub(crate) fn with_later_process(
     argv: &[OsString],
     call: &CommandLine,

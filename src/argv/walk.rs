@@ -25,7 +25,7 @@ pub(super) enum CommandPart<'a> {
 /// Walks the words before the verb; returns the verb's index.
 ///
 /// The first plain word is the verb. After an unlisted flag it may be that flag's value: then it is
-/// skipped if it is not a verb and a verb follows.
+/// skipped if it is no known verb and one follows.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
     sink: &mut dyn FnMut(CommandPart<'a>),

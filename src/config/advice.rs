@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings about valid settings that are probably mistakes: rules that never apply, files that are
-//! not read, plugins that never connected. `check` and `reload` print them; containers are not
-//! affected. Nothing here reads a file.
+//! Warnings about valid settings that are probably mistakes: rules that never decide, exec rules
+//! that also refuse probes, names of plugins that are not connected. `check` and `reload` print
+//! them; containers are not affected. Nothing here reads a file.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// Returns the rules that never apply, one line each.
+/// Returns the rules that never decide because one of the first [`limits::COMPARED_RULES`] covers
+/// them, one line each.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
@@ -103,7 +104,7 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// Returns the plugins that the configuration names but that are not among `known` (each
+    /// Returns the names and patterns of plugins in the configuration that fit none of `known` (each
     /// `NN-name`), one line each.
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);

@@ -219,7 +219,7 @@ proptest! {
         prop_assert_eq!(&*loaded.for_next_program().config, in_force);
 
         // No daemon has stored a valid configuration yet, so the start finds the same errors and
-        // decides by them.
+        // decides from them.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the keys and the sections of lists that differ between two readings of the configuration
-//! files, and the step that makes each new value take effect. Nothing here reads a file.
+//! files, and the step that makes each new value take effect; lists the configuration in force.
+//! Nothing here reads a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -31,8 +32,8 @@ pub(crate) struct ChangedKey {
     pub effect: Effect,
 }
 
-/// Returns the keys whose values differ, in order, and then the sections. Setting a key to its
-/// default changes nothing.
+/// Returns the keys whose values differ, in order, then the sections that differ, and the lists
+/// whose order changed. An absent key has its default.
 pub(crate) fn changes(
     before: &[(PathBuf, String)],
     after: &[(PathBuf, String)],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Durations in containerd's spelling (Go's): `1m30s`, `2s`, `500ms`. A bare number is refused,
-//! because its unit would be a guess.
+//! Durations in containerd's spelling (Go's): `1m30s`, `2s`, `500ms`. A bare number other
+//! than 0 is refused, because its unit would be a guess.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
     (!text.is_empty()).then(|| Duration::try_from_secs_f64(seconds).ok()).flatten()
 }
 
-/// Formats a duration for [`parse`], without fractions of a millisecond.
+/// Formats a duration as [`parse`] reads it, without fractions of a millisecond.
 pub(crate) fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     match (millis % 1000, millis / 1000) {

@@ -23,7 +23,7 @@ pub struct ExecRuleSection {
     pub name: String,
     /// The pods that the rule selects.
     pub pods: PodSelectors,
-    /// Only processes with a terminal, or only those without one.
+    /// Only processes with a terminal (`true`), or only those without one (`false`).
     pub terminal: Option<bool>,
     /// Only processes of these users; empty = any.
     pub users: Vec<String>,

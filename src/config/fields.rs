@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of the fields that plugins can set, as used in `allow` and `deny`. Nothing here reads
-//! a file.
+//! Checks names of fields that plugins can set, as used in `allow`, `deny` and `drift.reapply`.
+//! Nothing here reads a file.
 
 use nri_adaptation::NriField;
 
@@ -16,7 +16,8 @@ pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, st
     Err(format!("{name:?} is not a field that plugins can set{hint}").into())
 }
 
-/// Checks that a field of that name is a cgroup resource; else returns the mistake.
+/// Checks that a field of that name is a cgroup resource that can be restored; else returns the
+/// mistake.
 pub(super) fn check_resource(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
     check_field(name)?;
     let is_resource = match name {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The table of keys: name, default, meaning, and setter. Parsing, `docs/config.md` and the
-//! suggestions for unknown keys are derived from it. It reads no file.
+//! suggestions for unknown keys are derived from it. Nothing here reads a file.
 
 use std::path::PathBuf;
 
@@ -180,7 +180,7 @@ fn read_audit_target(value: &Value) -> Result<Option<AuditTarget>, Mistake> {
     if read_string(value)?.is_empty() { Ok(None) } else { read_named(value).map(Some) }
 }
 
-/// The minimum size of an audit log file, in bytes, into which any line fits.
+/// The minimum of `audit.max_size`, in bytes; any line fits into a file of this size.
 const LEAST_AUDIT_FILE: u64 = 256 << 10;
 
 fn read_audit_size(value: &Value) -> Result<u64, Mistake> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lists of tables that a configuration file may have, such as `[[rule]]`. The parser,
-//! protections, suggestions and `docs/config.md` are derived from these rows. It reads no file.
+//! protections, suggestions and `docs/config.md` are derived from these rows. Nothing here reads a file.
 
 use toml_edit::{ArrayOfTables, Value};
 
@@ -39,8 +39,8 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Adds a table that refuses or hides everything, while a file that may have tables of this
-    /// list is unreadable: what they permit is then unknown.
+    /// Adds a table that refuses or hides everything, if the list protects: called when the tables
+    /// of a file cannot be read.
     pub(super) close: fn(&mut Config),
     /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,

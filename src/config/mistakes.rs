@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The consequence of an error in a key. An operator who mistypes `deny` believes that something is
 //! forbidden, so an error in a protecting key makes creates fail until the file is fixed
-//! (`Config::protection_error`). An error in a key that names a runtime never makes another runtime
-//! be used (decision D7). Nothing here reads a file.
+//! (`Config::protection_error`). An error in a key that names a runtime never changes which runtime
+//! is used (decision D7). Nothing here reads a file.
 
 use super::keys::{KEYS as ALL, Key};
 use super::lists;

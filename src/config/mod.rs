@@ -136,19 +136,19 @@ impl FileStamp {
 }
 
 impl Loaded {
-    /// Returns the first error that makes a reload fail. While a daemon runs that has read valid
-    /// files, no process uses files with this error.
+    /// Returns the first error that makes a reload fail. A process that can read the last valid
+    /// configuration does not use files with this error.
     pub(crate) fn refusal(&self) -> Option<&Problem> {
         self.problems.iter().find(|problem| problem.consequence >= Consequence::KeepsLast)
     }
 
-    /// Returns the state of every path from which these settings were read. While all are
-    /// unchanged, the files need not be read again.
+    /// Returns the metadata of every path from which these settings were read; `None` for one
+    /// that cannot be examined. While all are unchanged, the files need not be read again.
     pub(crate) fn stamps(&self) -> Vec<Option<FileStamp>> {
         self.paths().iter().map(|path| FileStamp::of(path).ok()).collect()
     }
 
-    /// Returns the paths that were read, or would be if they existed.
+    /// Returns the files that were read, and the default paths even if they do not exist.
     fn paths(&self) -> Vec<PathBuf> {
         let fixed = [DEFAULT_FILE, DEFAULT_DROP_INS].map(PathBuf::from).into_iter();
         let fixed = fixed.filter(|_| self.only.is_none());
@@ -172,7 +172,7 @@ impl Loaded {
         self.last_good.is_some()
     }
 
-    /// Returns the errors that do not make a reload fail, and the advice, one line each.
+    /// Returns all errors in the files, and the advice, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
         let mut warnings = limits::listed(problems, "error", "in the configuration");
@@ -180,7 +180,7 @@ impl Loaded {
         warnings
     }
 
-    /// Warnings about valid settings that are probably mistakes, one line each.
+    /// Returns warnings about probable mistakes that are not errors, one line each.
     pub(crate) fn advice(&self) -> Vec<String> {
         let unread = self
             .unread
@@ -198,7 +198,7 @@ impl Loaded {
         reader::place_of(&self.files, path)
     }
 
-    /// Adds an error that the files alone do not show.
+    /// Adds an error that the files alone do not show, and chooses the settings again.
     pub(crate) fn add_problem(&mut self, problem: Problem) {
         let was_refused = self.refusal().is_some();
         self.problems.push(problem);
@@ -218,8 +218,8 @@ impl Loaded {
         self
     }
 
-    /// Returns the settings without the rules, if the daemon has read these files and their rules
-    /// are valid. Only the daemon needs the rules, and a node may have thousands.
+    /// Returns the settings without the rules, if the daemon has stored these files as valid and the
+    /// plain reader can read them. Only the daemon needs the rules, and a node may have thousands.
     fn without_rules(&self) -> Option<Box<Config>> {
         let has_rules = self.files.iter().any(|(_, text)| text.contains("[[rule]]"));
         if !has_rules || !self.problems.is_empty() || self.user.is_some() {
@@ -260,7 +260,7 @@ impl Loaded {
         text
     }
 
-    /// Chooses the settings by the errors; `read` has the values that could be read from the files.
+    /// Chooses the settings according to the errors; `read` has the values that could be read from the files.
     fn settle(&mut self, mut read: Box<Config>) {
         if let Some(user) = &self.user {
             user::fix(&mut read, &user.run_dir);
@@ -310,8 +310,8 @@ impl Loaded {
 
 /// Reads the configuration: the file `only` (from `--config` or the environment), else the default
 /// files. Never fails: if the files have an error that makes a reload fail, returns the last valid
-/// configuration; without one, returns the readable part of the files, with
-/// `Config::protection_error` set if that makes creates fail.
+/// configuration; without one, the valid part of the files, or the defaults if no value of the files
+/// may be used. `Config::protection_error` is set if an error makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }
@@ -409,8 +409,8 @@ pub(crate) fn load_for_operator() -> Loaded {
 }
 
 /// Returns the settings of this user's own daemon, from the copy in its run directory, because a
-/// wrapper in a user namespace may not know where the user's files are. `None` if the user has no
-/// daemon. `node` is the configuration of root's daemon.
+/// wrapper in a user namespace may not know where the user's files are. `None` if there is no
+/// such copy. `node` is the configuration of root's daemon.
 ///
 /// # Errors
 /// Fails when the copy cannot be read.
@@ -436,7 +436,7 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
     })
 }
 
-/// Returns `EXECUTABLE.toml` beside the executable file itself, regardless of links: conmon and
+/// Returns `EXECUTABLE.toml` beside the executable file itself, not a link, if it exists: conmon and
 /// containerd's shim pass no environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
@@ -472,7 +472,7 @@ fn has_toml_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml")
 }
 
-/// Returns the run directory that the files name, even one that is not valid TOML; else `read`.
+/// Returns the run directory that the files name, even if they are not valid TOML; else `read`.
 fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     let mut run_dir = read.to_owned();
     for (_, text) in files {
@@ -503,8 +503,8 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// Returns the defaults, for files none of whose values can be read. If the files have rules,
-/// nothing is permitted that a rule could forbid.
+/// Returns the defaults, for files none of whose values can be read. If the files have rules, exec
+/// rules or promises, nothing is permitted that one of these could forbid.
 fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {
         let header = format!("[[{}", list.name);

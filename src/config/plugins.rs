@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The settings of one plugin. Each key comes from the section with the full id (`NN-name`), else
-//! with the name, else from `[plugin."*"]`, else it has the default: a section without the key
-//! hides no later one. Nothing here reads a file.
+//! with the name, else from `[plugin."*"]`, else it has the default: the search continues after
+//! a section without the key. Nothing here reads a file.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ impl Config {
         required.map(|(name, _)| name.as_str())
     }
 
-    /// Whether the operator names the plugin `NN-name` in the configuration.
+    /// Whether the plugin `NN-name` has a section, or the operator requires it or waits for it by name.
     pub(crate) fn names_plugin(&self, id: &str) -> bool {
         let bare = bare_name(id);
         let is_it = |name: &String| name == id || name == bare;
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// Returns the name in `NN-name`.
+/// Returns the name in `NN-name`; a name without an index is returned unchanged.
 pub(crate) fn bare_name(plugin: &str) -> &str {
     let is_index = |index: &str| index.len() == 2 && index.bytes().all(|b| b.is_ascii_digit());
     match plugin.split_once('-') {

@@ -28,7 +28,7 @@ pub struct PromiseSection {
     pub claims: Vec<String>,
     /// Patterns of CDI devices.
     pub cdi: Vec<String>,
-    /// Patterns of device nodes and destinations of mounts.
+    /// Patterns of paths: of device nodes, and of sources and destinations of mounts.
     pub devices: Vec<String>,
     /// Patterns of extended resources.
     pub resources: Vec<String>,
@@ -45,8 +45,8 @@ pub struct PromiseSection {
 }
 
 impl PromiseSection {
-    /// Returns the lists by which the promise selects containers, with their keys: one must match,
-    /// and an empty one matches nothing.
+    /// Returns the lists by which the promise selects containers, with their keys: one of the lists
+    /// must match, and an empty list matches nothing.
     pub(crate) fn of_devices(&self) -> [(&'static str, &[String]); 6] {
         [
             ("claims", &self.claims),
@@ -58,12 +58,13 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether one of these lists selects containers; otherwise the promise applies to all.
+    /// Whether one of these lists has entries; otherwise the promise applies to all containers of its
+    /// pods.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
 
-    /// Whether kubelet must be asked if the promise applies to a container.
+    /// Whether kubelet's data decides whether the promise applies to a container.
     pub(crate) fn needs_kubelet(&self) -> bool {
         !self.claims.is_empty() || !self.resources.is_empty()
     }

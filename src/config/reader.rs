@@ -166,7 +166,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Adds an exec rule that refuses all processes if an unknown name may be a misspelled one.
+    /// Adds an exec rule that refuses all processes if an unknown name may be a misspelled `exec_rule`.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the list of tables that a word, perhaps misspelled, names.
+/// Returns the list of tables that a word names; only `inject` may be misspelled.
 fn list_meant(word: &str) -> Option<&'static lists::TableList> {
     let list = lists::named(lists::nearest_list(word))?;
     (list.name == word || list.name == "inject" && injections::is_meant(word)).then_some(list)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policy for containers of unprivileged users (decision D58): a file beside the run directory
-//! that these users can read. The daemon writes it at its start and at a reload, and does not
+//! The policy for containers of unprivileged users (decision D58), in a file beside the run
+//! directory, readable by these users. The daemon writes it at its start and at a reload, and does not
 //! remove it when it exits. An unprivileged wrapper reads it before it creates a container. The
 //! policy does not bind a user, who can call a runtime directly.
 
@@ -20,7 +20,7 @@ use super::settings::RootlessPolicy;
 /// host's files.
 ///
 /// # Errors
-/// Fails if the file exists and is unreadable or has neither value.
+/// Fails if the file, or its folder, exists and is unreadable, or the file has neither value.
 pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     let at = |place: &Path| {
         let doing = || format!("reading {}", place.display());

@@ -105,7 +105,7 @@ named! {
 pub enum MetricsListener {
     /// An address and port.
     Tcp(SocketAddr),
-    /// A socket that only root can connect to.
+    /// A socket to which only the daemon's user can connect.
     Unix(PathBuf),
 }
 
@@ -336,7 +336,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Keeps those values of `running` that only a daemon start changes; returns whether any
+    /// Keeps those values of `running` that only a start of the daemon can change; returns whether any
     /// differs.
     pub(crate) fn keep_started(&mut self, running: &Self) -> bool {
         let wanted = self.clone();
@@ -358,7 +358,7 @@ impl Config {
         Host::new(&self.debug_node_root, "")
     }
 
-    /// Returns the host paths and side effects, redirected if this configuration sets that.
+    /// Returns the host paths and side effects, which the configuration of a test redirects.
     pub fn host(&self) -> Host {
         Host::new(&self.debug_host_root, &self.debug_fault)
     }
@@ -447,7 +447,7 @@ impl Config {
 /// An error in a configuration file, for `check` and the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// `FILE:LINE:COLUMN: error`, one line.
+    /// `FILE:LINE:COLUMN: error`, or `FILE: error` for an unreadable file; one line.
     pub text: String,
     /// The effect of the error on a reload and on a start.
     pub consequence: Consequence,

@@ -48,7 +48,7 @@ pub(super) fn is_of(run_dir: &Path, files: &Files) -> bool {
 }
 
 /// Reads the snapshot in `run_dir` over the values of `config`; `None` if it is missing or not
-/// text.
+/// UTF-8.
 ///
 /// # Errors
 /// Fails when the snapshot cannot be read.
@@ -80,7 +80,7 @@ fn parts(text: &str) -> Files {
             files.push((PathBuf::from(SNAPSHOT), String::new()));
         }
         let Some((_, text)) = files.last_mut() else { continue };
-        // The header of this section in earlier versions.
+        // Earlier versions stored `[instance.NAME]` as `[runtime.NAME]`.
         match line.trim_start().strip_prefix("[runtime.") {
             Some(rest) => text.push_str(&format!("[instance.{rest}")),
             None => text.push_str(line),

@@ -19,7 +19,7 @@ pub(super) fn did_you_mean<'n>(wrong: &str, names: impl Iterator<Item = &'n str>
     }
 }
 
-/// Like [`nearest`], but `None` if more than `most` letters differ.
+/// Like [`nearest`], but `None` if every edit distance exceeds `most`.
 pub(super) fn nearest_within<'n>(
     mut most: usize,
     wrong: &str,
@@ -45,7 +45,8 @@ pub(super) fn nearest_within<'n>(
     best.map(|(_, name)| name)
 }
 
-/// Returns the number of letters that differ between the written name and a key, ignoring case.
+/// Returns the edit distance between the written name and a key, ignoring case; a `*` in the key
+/// stands for any word.
 pub(super) fn distance_to_key(wrong: &str, key: &str) -> usize {
     distance(wrong.to_lowercase().as_bytes(), meant(wrong, key).to_lowercase().as_bytes())
 }

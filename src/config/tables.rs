@@ -131,7 +131,7 @@ fn read<S: ListedSection>(table: &dyn TableLike, at: usize) -> (S, Vec<TableMist
     (section, mistakes)
 }
 
-/// Adds a section of valid values; fails if they are incompatible.
+/// Adds a section of valid values; fails if they are incompatible, or its name is taken.
 fn add<S: ListedSection>(config: &mut Config, mut section: S, place: &str) -> Result<(), Mistake> {
     section.check()?;
     let (name, _) = section.head();

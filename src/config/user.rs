@@ -36,7 +36,7 @@ fn user_runtime_dir() -> Option<PathBuf> {
     absolute("XDG_RUNTIME_DIR").filter(|dir| is_unprivileged() && is_private(dir))
 }
 
-/// Returns the run directory of this user's daemon.
+/// Returns the run directory of this user's daemon; `None` if the user cannot have one.
 pub(super) fn run_dir() -> Option<PathBuf> {
     Some(user_runtime_dir()?.join(NAME))
 }

@@ -83,8 +83,8 @@ fn kind_of(word: &str) -> Option<Fault> {
     }
 }
 
-/// Returns the fault that the file contains, if it is for this point and its number of passes is
-/// reached, and removes the file. If the file contains `trace`, writes down the pass instead.
+/// Returns the fault that the file contains, if it is for this point and no pass remains before it,
+/// and removes the file; else counts the pass. If the file contains `trace`, records the pass instead.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
     let text = crate::files::read_kernel(file).or_absent()?;
     if text.trim() == "trace" {

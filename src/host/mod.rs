@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Access to the host that tests can redirect or make fail (decision D18).
 //!
-//! * Host paths: every file below `/proc`, `/sys/fs/cgroup`, an engine's state and so on is opened
+//! * Host paths: files below `/proc`, `/sys/fs/cgroup`, an engine's state and so on are opened
 //!   through [`Host::path`], so that a test can use another tree of files.
-//! * Side effects: every change of a disk, a cgroup or another process passes a named [`Point`],
-//!   where a test can make it fail, stall, or kill this process. Only builds with the feature
+//! * Side effects: changes of a disk, a cgroup or another process pass a named [`Point`], where a
+//!   test can make them fail or stall, or kill this process. Only builds with the feature
 //!   `faults` contain this code; the packaged programs do not.
 //!
 //! This module decides nothing, and costs one comparison when no fault or root is set.
@@ -106,10 +106,10 @@ named! {
         DaemonEvict => "daemon.evict",
         /// Daemon: a plugin with the identity of a connected one is about to be synchronized.
         DaemonTakeover => "daemon.takeover",
-        /// Daemon: that plugin is synchronized, and the events that it missed meanwhile are about
-        /// to be sent.
+        /// Daemon: the plugin that takes over is synchronized, and the events that it missed meanwhile
+        /// are about to be sent.
         DaemonTakeoverEvents => "daemon.takeover-events",
-        /// Daemon: that plugin has caught up, and is about to replace the connected one.
+        /// Daemon: the plugin that takes over has caught up, and is about to replace the connected one.
         DaemonTakeoverPlace => "daemon.takeover-place",
         /// Daemon: the old plugin is replaced, but its requests are not answered yet.
         DaemonTakeoverDone => "daemon.takeover-done",
@@ -138,8 +138,8 @@ impl Default for Host {
 impl Host {
     /// Creates host access with `root` before every host path, and a fault such as
     /// `daemon.document:kill` (or `:fail`, `:stall`, `:panic`); both are empty in production.
-    /// `@FILE` names a file with one fault, which applies once, after this number of passes
-    /// (`daemon.pod:kill:1`); if the file contains `trace`, each pass is written to `FILE.trace`.
+    /// `@FILE` names a file with one fault, which applies once, after as many passes as it states
+    /// (`daemon.pod:kill:1`: one); if the file contains `trace`, each pass is written to `FILE.trace`.
     #[cfg_attr(not(feature = "faults"), expect(unused_variables, reason = "no test"))]
     pub fn new(root: &str, fault: &str) -> Self {
         Self {

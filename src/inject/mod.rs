@@ -110,7 +110,7 @@ impl Injections {
         found
     }
 
-    /// Returns the index of the injection with this owner's name.
+    /// Returns the index of the injection that is the owner `id` (`inject:NAME`).
     pub fn index_of(&self, id: &str) -> Option<&str> {
         self.iter().find(|one| one.id == id).map(|one| one.section.index.as_str())
     }
@@ -229,7 +229,7 @@ pub(crate) fn report(
     injections.iter().map(row).collect()
 }
 
-/// Warnings about injections that are impossible on this node, one line each: values that no
+/// Returns the injections that are impossible on this node, one line each: values that no
 /// container accepts, and unreadable profiles.
 pub(crate) fn unfit(config: &Config) -> Vec<String> {
     let all = Injections::new(config);

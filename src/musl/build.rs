@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The build script: passes `hot.ld` to the linker of the static release build, and makes the
-//! linker write a map of the program beside the build, by which `scripts/hot.sh` checks the names
+//! linker write a map of the program beside the build, with which `scripts/hot.sh` checks the names
 //! in `hot.ld`. It generates no code, and the build needs only Rust's tools.
 
 fn main() {

@@ -3,7 +3,7 @@
 //!
 //! The first rule that matches the pod and the process decides; without one, the process is permitted. If
 //! it is uncertain whether a rule matches (the pod's identity is unproven, or the process was unreadable),
-//! this rule and the later ones must permit the process. Pure: no file, no clock.
+//! this rule and the later ones, up to a certain match, must all permit the process. Pure: no file, no clock.
 
 use nri_adaptation::keys;
 
@@ -98,7 +98,7 @@ fn fit_command(rule: &ExecRuleSection, process: &LaterProcess) -> Fit {
         _ => false,
     };
     // If the path has `..`, the part before it may be a link to another folder, and only the kernel
-    // knows the program.
+    // can resolve the path.
     let is_certain = !program.split('/').any(|part| part == "..");
     let names_it = |entry: &String| is_it(excluded(entry).unwrap_or(entry));
     if !is_certain && rule.commands.iter().any(names_it) {

@@ -56,7 +56,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Matches one rule.
+/// Returns whether one rule matches a plugin and a pod, and why.
 pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Reason) {
     let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
@@ -83,8 +83,8 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     }
 }
 
-/// Matches the selectors of pods. A pod of doubtful identity is not excluded because of its name,
-/// which may be false (decision D59).
+/// Returns whether selectors match a pod, and why. A pod of doubtful identity is not excluded because
+/// of its namespace, engine or handler, which may be false (decision D59).
 pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     let mut by = Vec::new();
     let has = |(key, pattern): &(String, String)| {

@@ -3,8 +3,9 @@
 //!
 //! The first rule that matches pod and plugin decides; without one, the rules permit everything,
 //! and the plugin's own section may still restrict it. A pod whose identity a tenant may have
-//! written could be in any namespace: then every rule that may match applies, and only what all of
-//! them permit is permitted. Everything here is pure: no file, no clock, no plugin is asked.
+//! written could be in any namespace: then every rule that may match applies, up to the first certain
+//! match, and only what all of them permit is permitted. Everything here is pure: no file, no clock, no
+//! plugin is asked.
 
 mod execs;
 mod matching;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Determines the promises about devices that apply to a pod or a container (decision D61).
+//! Determines the promises (`[[require]]`) that apply to a pod or a container (decision D61).
 //!
 //! Every promise is checked, and one matching list (devices, images, annotations etc.) is enough.
 //! If a source of the devices was unreadable, or the pod's identity is unproven, the promise may
@@ -19,7 +19,7 @@ use crate::engine::{Allocated, Allocations};
 use crate::glob;
 use crate::plugin::api;
 
-/// Annotations with names of CDI devices, separated by commas.
+/// Prefix of annotations with names of CDI devices, separated by commas.
 const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 
 /// The facts that promises match.
@@ -100,7 +100,7 @@ impl<'s> PromiseFacts<'s> {
         named.chain(annotated.map(|name| name.trim().to_owned())).collect()
     }
 
-    /// Returns the paths of device nodes, and both ends of mounts.
+    /// Returns the paths of device nodes, and the sources and destinations of mounts.
     fn paths(&self) -> Vec<String> {
         let Some(container) = self.container else { return Vec::new() };
         let devices = container.linux.as_ref().map(|linux| linux.devices.as_slice());

@@ -10,8 +10,8 @@ use super::{Fit, RuledPod, Rules, exec_rows};
 use crate::answers::{PluginRights, PolicyAnswer, PolicyPod, RuleTried};
 use crate::config::{Config, EVERY_FIELD, EVICTION, RuleMode};
 
-/// Returns the rules' decisions about this pod, for these plugins (`NN-name`, or a name) and for the
-/// configured ones.
+/// Returns the rules' decisions about this pod, for these plugins (`NN-name`, or a name) and for those
+/// that a rule or a section names.
 pub(crate) fn report(
     config: &Config,
     rules: &Rules,

@@ -2,7 +2,7 @@
 //! Runs a program that prints a response and exits, within a time limit: a runtime's `--version`,
 //! `systemctl`.
 //!
-//! When the program ends or the time is over, its remaining children are killed.
+//! When the program ends, its remaining children are killed; when the time is over, the program too.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -79,7 +79,7 @@ pub(crate) fn run_with(
     }
 }
 
-/// Reads in a thread, which ends with the pipe: otherwise a pipe cannot be read with a deadline.
+/// Reads a pipe in a thread, so that the caller can stop waiting; the thread ends with the pipe.
 fn read(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Queries a runtime's features, by its `features` and `--version`, once for each executable.
+//! Queries a runtime's features, with its `features` and `--version`, once for each executable.
 //!
 //! This module never starts a container, and waits at most two seconds. A runtime that does not answer is assumed to
 //! have every feature. Reference: OCI runtime-spec `features.md`, `features-linux.md`.
@@ -88,7 +88,7 @@ pub struct Enabled {
 }
 
 impl Features {
-    /// Returns the runtime kind, by its reported name.
+    /// Returns the runtime's kind, which its reported name shows.
     pub fn kind(&self) -> RuntimeKind {
         RuntimeKind::named(&self.name)
     }

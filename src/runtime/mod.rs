@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds and executes the real runtime.
 //!
-//! argv[0] selects an instance; otherwise the first candidate that exists and is not nri-runc is
-//! used. The runtime inherits unchanged descriptors, environment, signal mask and dispositions,
-//! and working directory. A child is started only to query a runtime's features
-//! (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` that
+//! exists and is not nri-runc is used. The runtime inherits unchanged descriptors, environment, signal
+//! mask and dispositions, and working directory. A child is started only to query a runtime's version
+//! and features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that print a response and exit.
 pub(crate) mod bounded;
@@ -57,14 +57,14 @@ named! {
 }
 
 impl RuntimeKind {
-    /// Returns the kind by the program's file name, which may contain a version.
+    /// Returns the kind whose name is in the program's file name, which may also have a version.
     pub fn of_program(runtime: impl AsRef<Path>) -> Self {
         let name = runtime.as_ref().file_name().unwrap_or_default().to_string_lossy();
         let known = [Self::Crun, Self::Youki, Self::Runc];
         known.into_iter().find(|kind| name.contains(kind.name())).unwrap_or(Self::Other)
     }
 
-    /// Returns the kind by the name that a runtime reports, or by exactly this program name.
+    /// Returns the kind with exactly this name, which a runtime reports or a program has.
     pub fn named(name: &str) -> Self {
         let known = [Self::Runc, Self::Crun, Self::Youki];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Other)
@@ -117,7 +117,7 @@ pub(crate) fn root_of(
 /// Returns the real runtime for a process that was called as `called_as` (argv[0]).
 ///
 /// # Errors
-/// Fails when none is found, and names the candidates.
+/// Fails when none is found (the error names the candidates), or one cannot be examined.
 pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve_in(config, called_as, &std::env::var_os("PATH").unwrap_or_default())
 }
@@ -165,10 +165,10 @@ pub(crate) fn execute(path: &Path) -> Result<()> {
     }
 }
 
-/// Finds the real runtime for a process whose PATH is `paths`.
+/// Finds the real runtime for a process whose PATH is `paths`, which is searched first.
 ///
 /// # Errors
-/// Fails when none is found, and names the candidates.
+/// Fails when none is found (the error names the candidates), or one cannot be examined.
 pub(crate) fn resolve_in(
     config: &Config,
     called_as: Option<&OsString>,
@@ -218,7 +218,7 @@ fn nothing_found(config: &Config, tried: &[String]) -> Error {
 /// missing runtime, the last valid configuration is used.
 ///
 /// # Errors
-/// Fails when none is found, and names the candidates.
+/// Fails when none is found (the error names the candidates), or one cannot be examined.
 pub(crate) fn resolve_loaded(
     loaded: Loaded,
     called_as: Option<&OsString>,
@@ -273,12 +273,12 @@ fn missing(loaded: &Loaded) -> Option<(Vec<String>, Error)> {
 /// of runtimes that other PATHs lack.
 ///
 /// # Errors
-/// Fails when none is found, and names the candidates.
+/// Fails when none is found (the error names the candidates), or one cannot be examined.
 pub(crate) fn resolve_as_engines(config: &Config, called_as: Option<&OsString>) -> Result<PathBuf> {
     resolve(config, called_as).or_else(|_| resolve_in(config, called_as, &paths_of_engines(config)))
 }
 
-/// Returns the PATHs of this host's engines, and of the processes that they start.
+/// Returns the PATHs of this host's engines, and of their shims and monitors.
 fn paths_of_engines(config: &Config) -> OsString {
     let host = config.host();
     let mut paths = Vec::new();
@@ -309,7 +309,7 @@ enum Unfit {
     Unknown(std::io::Error),
 }
 
-/// Finds one candidate, by absolute path or by name.
+/// Finds one candidate, by path or by name.
 fn find(
     candidate: &str,
     ourselves: &Ourselves,
@@ -395,7 +395,7 @@ pub(crate) fn has_same_bytes(one: &Path, other: &Path) -> bool {
 /// unresolved path, because crun selects its handler by argv[0].
 ///
 /// # Errors
-/// Returns only when `execve` failed; nothing has changed then.
+/// Returns only when an argument has a NUL byte or `execve` failed; nothing has changed then.
 pub(crate) fn replace_process(runtime: &Path, argv: &[OsString]) -> Result<Infallible> {
     let first = CString::new(runtime.as_os_str().as_bytes()).map_err(|_nul| inner_nul())?;
     let mut words = vec![first.clone()];

@@ -131,7 +131,7 @@ record! {
         pub pid_file: Option<String>,
         /// The engine's variables in the call.
         pub variables: Vec<(String, String)>,
-        /// The PID of the call.
+        /// The PID of the call's process.
         #[serde(default)]
         pub made_by: u32,
     }
@@ -164,10 +164,10 @@ record! {
 
     /// A container's resources.
     resources: pub struct Resources {
-        /// The engine's own resources (E).
+        /// The engine's own resources.
         #[serde(rename = "engine_resources")]
         pub of_engine: CompactObject,
-        /// The resources that plugins own (O).
+        /// The resources that plugins own.
         pub overlay: Map<String, Value>,
         /// The part of the overlay that plugins set when the container was created.
         #[serde(default)]
@@ -247,7 +247,8 @@ impl Container {
         self.outcome.refused_at = Some(at);
     }
 
-    /// Whether the runtime made it. If not, an existing container of this ID is an earlier one.
+    /// Whether the runtime made the container. If not, a container of this ID that the runtime has
+    /// is an earlier one.
     pub fn was_made(&self) -> bool {
         self.process.init_pid.is_some() || self.process.started_at.is_some()
     }

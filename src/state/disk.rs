@@ -202,7 +202,7 @@ impl RecordFolders {
         }
     }
 
-    /// Removes a container's record and the document kept for it.
+    /// Removes a container's record and mark, and the engine's document stored for it.
     pub(super) fn remove_container(&self, container: &Container) {
         self.remove_mark(&container.key);
         self.remove(CONTAINERS, &file_name(&container.key));
@@ -251,12 +251,12 @@ impl RecordFolders {
         written.map(|()| name)
     }
 
-    /// Removes a kept document.
+    /// Removes an engine's document.
     pub(super) fn remove_pristine(&self, name: &str) {
         self.remove(PRISTINE, name);
     }
 
-    /// Reads a kept document.
+    /// Reads an engine's document.
     pub(super) fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         Ok(files::read_at(&self.pristine, name)?.bytes)
     }
@@ -279,12 +279,12 @@ fn stamp_of(dir: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Writes the boot of these records.
+/// Writes the ID of the boot to which these records belong.
 pub(super) fn stamp(dir: &Path, boot_id: &str) -> Result<()> {
     files::replace(&dir.join(STAMP), boot_id.as_bytes())
 }
 
-/// Returns the records that were set aside, now or earlier.
+/// Returns the files that were set aside, now or earlier.
 pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
     // An unreadable folder is treated as empty, because the list is only shown to operators.
     let entries = presence::entries(&dir.join(ASIDE)).or_absent().into_iter().flatten();
@@ -296,7 +296,7 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Reads every record of this boot.
 ///
 /// # Errors
-/// Fails when a record, or the list of records, is unreadable now.
+/// Fails when a folder cannot be listed, or a record is unreadable for lack of a resource.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
         // Files that were set aside in another boot are removed, with that boot's list of plugins,
@@ -331,7 +331,7 @@ fn load_containers(
     Ok(containers)
 }
 
-/// Removes kept documents that no container names: the daemon was killed before it wrote the
+/// Removes engines' documents that no record names: the daemon was killed before it wrote the
 /// record. While the directory of unusable records is not empty, all documents stay, because such a
 /// record may name one.
 fn sweep(dir: &Path, containers: &[Container]) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The records of pods and containers.
 //!
-//! The daemon knows pods and containers only from its store. An intended change is on disk before
+//! The store is the daemon's only list of pods and containers. An intended change is on disk before
 //! the daemon acts on it, and a past event as soon as it can be written, so that a SIGKILL loses
-//! nothing. This module never communicates with plugins or examines a process.
+//! nothing that the disk accepted. This module never communicates with plugins or examines a process.
 
 mod compact;
 mod container;
@@ -134,8 +134,8 @@ pub struct Pod {
     /// Kubelet's allocations to its containers, if a promise depends on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<PodAllocations>,
-    /// The contents of its cgroup's limit files, as plugins know them, by name. Empty if the pod's
-    /// cgroup is not kubelet's.
+    /// The contents of its cgroup's limit files by name, as plugins last received them. Empty if the
+    /// pod's cgroup is not kubelet's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
     /// The limits that a process other than kubelet has written.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The parts of a container's record about plugins, its document and the call in progress. Data
-//! only.
+//! Parts of the records of containers and pods: about plugins, promises, the document and the call
+//! in progress. Data only.
 
 use std::collections::BTreeMap;
 
@@ -206,9 +206,9 @@ pub struct Updating {
     pub pid: u32,
     /// Inode and time (seconds, nanoseconds) of the runtime's state file before the update.
     pub state_before: Option<(u64, i64, i64)>,
-    /// The engine's resources after the update (E).
+    /// The engine's resources after the update.
     pub engine: Map<String, Value>,
-    /// The resources that plugins own after the update (O).
+    /// The resources that plugins own after the update.
     pub overlay: Map<String, Value>,
     /// The owners after the update.
     pub owners: BTreeMap<String, String>,

@@ -50,7 +50,7 @@ impl Store {
     /// each unusable file.
     ///
     /// # Errors
-    /// Fails when the directory cannot be created, or a record in it is unreadable now.
+    /// Fails when the directory cannot be created or read, or a resource is short.
     pub fn open(dir: &Path, boot_id: &str) -> Result<(Self, Vec<String>)> {
         let folders = RecordFolders::open(dir)?;
         let is_stamped = presence::insist(|| disk::is_stamped(dir, boot_id))?;
@@ -89,7 +89,7 @@ impl Store {
         self.is_stamped
     }
 
-    /// Stamps the directory: it has the records of this boot.
+    /// Stamps the directory as complete: it has all records of this boot.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -99,12 +99,12 @@ impl Store {
         Ok(())
     }
 
-    /// Files with unusable records, for an operator to examine.
+    /// Returns the files with unusable records, for an operator to examine.
     pub fn set_aside(&self) -> Vec<PathBuf> {
         disk::set_aside_before(&self.dir)
     }
 
-    /// Whether the open folders are still at their paths.
+    /// Whether the open folders are still at their paths, with the stamp if it was written.
     ///
     /// # Errors
     /// Fails when the path cannot be examined.
@@ -137,7 +137,7 @@ impl Store {
         &self.boot_id
     }
 
-    /// Returns an incarnation that no container has had.
+    /// Returns an incarnation number that no recorded container has had.
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations
@@ -290,7 +290,7 @@ impl Store {
     }
 
     /// Changes a record after an event: in memory even if the write fails, because the event is not
-    /// repeated. A failed write is repeated with the next change of any container.
+    /// repeated. A failed write is repeated when the next event of any container or pod is noted.
     ///
     /// # Errors
     /// Fails when the write fails.
@@ -302,10 +302,10 @@ impl Store {
         self.write_what_is_not()
     }
 
-    /// Writes the records whose writes failed before.
+    /// Writes the records whose writes failed before, and repeats failed removals of files.
     ///
     /// # Errors
-    /// Fails when a write fails again.
+    /// Fails when a write or removal fails again.
     pub fn write_what_is_not(&mut self) -> Result<()> {
         let (folders, containers, pods) = (&self.folders, &self.containers, &self.pods);
         let mut refusals = Vec::new();
@@ -470,7 +470,7 @@ impl Store {
     /// Returns the engine's document of a container.
     ///
     /// # Errors
-    /// Fails when it is gone.
+    /// Fails when it is gone or cannot be read.
     pub fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         self.folders.pristine(name)
     }

@@ -25,12 +25,12 @@ const UNKNOWN_VERB: &str = "the daemon does not know the verb";
 /// Sends the running daemon an admin request (JSON) and returns its response (JSON).
 ///
 /// # Errors
-/// Fails when no daemon listens; none is started.
+/// Fails when no daemon listens (none is started), or it refuses or does not answer in time.
 pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
     admin_within(config, json, ADMIN_RESPONSE_WAIT)
 }
 
-/// Like [`admin`], with a longer time limit; the daemon sends heartbeats meanwhile.
+/// Like [`admin`], with another time limit; the daemon sends heartbeats meanwhile.
 ///
 /// # Errors
 /// As [`admin`].
@@ -49,12 +49,12 @@ pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixS
 /// Makes a daemon that speaks the older `protocol` execute the program at its path.
 ///
 /// # Errors
-/// Fails when the daemon refuses and keeps running its own program.
+/// Fails when the daemon refuses, or does not answer in time.
 pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) -> Result<()> {
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
     match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
         Ok(_) => Ok(()),
-        // Another wrapper made the same request earlier, and the new program does not know this connection.
+        // Another wrapper made the same request earlier, and the new program does not serve this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
     }
@@ -75,7 +75,7 @@ fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStrea
     }
 }
 
-/// Whether a request failed because the daemon exited, before or during it.
+/// Whether a request failed because no daemon listens, or the daemon exited during the request.
 pub(crate) fn has_ended(error: &Error) -> bool {
     matches!(error.daemon(), DaemonSeen::Exited | DaemonSeen::Absent)
 }

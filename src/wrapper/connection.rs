@@ -139,7 +139,8 @@ fn send_part(
 /// Reads messages until one is not a heartbeat; each read takes up to `ahead` bytes.
 ///
 /// # Errors
-/// Fails at the deadline, or earlier if the daemon sends no heartbeat and is not re-executing.
+/// Fails at the deadline, or earlier if the daemon exits, cannot handle the request, or sends no
+/// heartbeat and is not re-executing.
 pub(super) fn receive(
     stream: &UnixStream,
     config: &Config,

@@ -4,8 +4,8 @@
 //! the daemon is involved; the daemon's response has the plugins' changes to this one process.
 //!
 //! This module runs only for calls that involve the daemon, or whose container has a mark. The
-//! engine's file is never written: the runtime reads an edited copy in memory, by a descriptor that
-//! it inherits. An invalid document is passed on unchanged, and the runtime reports it. If this
+//! engine's file is never written: the runtime reads an edited copy in memory, through a descriptor
+//! that it inherits. An invalid document is passed on unchanged, and the runtime reports it. If this
 //! process lacks a resource (a descriptor, memory), the command fails.
 
 use std::convert::Infallible;
@@ -77,7 +77,7 @@ impl Invocation<'_> {
 }
 
 impl ProcessDocument {
-    /// Reads the document; `None` if the runtime cannot read it either, or it is not a document.
+    /// Reads the document; `None` if the runtime cannot read it either, or it is too long.
     fn read(flag: &ProcessFlag) -> Result<Option<Self>> {
         let doing = || "reading the process document";
         // A FIFO without a writer blocks here, as it would block the runtime.

@@ -40,7 +40,7 @@ fn append_to_log(call: &CommandLine, line: &str) {
     }
 }
 
-/// Returns the file of `--log`; crun also takes `file:F`, `journald:ID` and `syslog:ID`.
+/// Returns the file of `--log`, if it names a file; crun also takes `file:F`, `journald:ID` and `syslog:ID`.
 fn log_file(target: &OsStr) -> Option<PathBuf> {
     let Some(text) = target.to_str() else { return Some(PathBuf::from(target)) };
     if text.is_empty() || text.starts_with("journald:") || text.starts_with("syslog:") {

@@ -36,7 +36,7 @@ const REFUSABLE_STAGE_CAP: Duration = Duration::from_secs(90);
 /// Time limit of a stage that only reports: as long as a delete.
 const REPORTING_STAGE_CAP: Duration = Duration::from_secs(4);
 
-/// Maximum number of ancestors with the runtime's command line: crun runs hooks in a child process.
+/// Maximum number of ancestors examined for the runtime's command line: crun runs hooks in a child.
 const GENERATIONS: usize = 4;
 
 /// The state that the runtime writes to standard input.

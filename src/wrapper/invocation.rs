@@ -16,7 +16,7 @@ use crate::link::{LaterProcess, Proceed};
 use crate::presence::{self, IfThere};
 use crate::runtime;
 
-/// All data of a call that the verbs need.
+/// The data about one call of the runtime that the handlers of its verb need.
 pub(super) struct Invocation<'a> {
     pub(super) argv: &'a [OsString],
     pub(super) call: &'a CommandLine,
@@ -79,7 +79,8 @@ impl<'a> Invocation<'a> {
         Ok(inode.map(|_there| BundleDocument { dir, name }))
     }
 
-    /// Returns the document's directory and name; `None` if they name no file.
+    /// Returns the document's directory and name; `None` if `--config` names no file, or its name is
+    /// not UTF-8.
     fn document_path(&self) -> Option<(PathBuf, String)> {
         let bundle = self.call.bundle.as_deref().unwrap_or_default();
         let Some(file) = &self.call.config else {

@@ -95,7 +95,7 @@ impl Invocation<'_> {
     /// `document`; plugins receive the document that the runtime would read. Returns the plugins' changes.
     ///
     /// # Errors
-    /// Fails when an exec rule or a plugin refuses the process.
+    /// Fails when an exec rule or a plugin refuses the process, or a policy does without the daemon.
     pub(super) fn report_process(
         &mut self,
         interest: ExecInterest,
@@ -130,8 +130,8 @@ impl Invocation<'_> {
         }
     }
 
-    /// Refuses a process if plugins could not be asked, and a plugin's policy or
-    /// `on_daemon_failure` refuses then.
+    /// Refuses a process that plugins could not examine, if a plugin's policy or `on_daemon_failure`
+    /// requires that. Processes in exempt namespaces are not refused.
     fn judge_for_plugins(
         &self,
         interest: ExecInterest,
@@ -186,7 +186,7 @@ fn refused_alone<'c>(
     judge(&config.exec_rules, pod.as_ref(), process).refused.filter(|_| !is_exempt)
 }
 
-/// Describes the process, by its document or by the command line.
+/// Describes the process from its document or from the command line.
 fn described(
     argv: &[OsString],
     call: &CommandLine,
@@ -256,7 +256,7 @@ fn of_document(process: &Value) -> LaterProcess {
     }
 }
 
-/// Keeps the program in full (up to the length of a path) and the other arguments up to a limit.
+/// Cuts each argument to [`limits::LATER_ARG`], and drops those beyond [`limits::LATER_ARGS`] in all.
 fn bounded(words: impl Iterator<Item = String>) -> Vec<String> {
     let (mut kept, mut room) = (Vec::new(), limits::LATER_ARGS);
     for word in words {

@@ -31,7 +31,7 @@ use super::connection::dial;
 /// Time limit for the lock of another process that is starting the daemon.
 const START_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Interval of attempts to take that lock.
+/// Interval of attempts to take the lock for starting the daemon.
 const START_LOCK_PAUSE: Duration = Duration::from_millis(2);
 
 /// Time limit from the daemon's start until it listens.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`) or
-//! the daemon takes part in each `exec` (`later.rs`). Without a mark, the search costs one failing
-//! `openat`. Other commands do not search.
+//! the daemon takes part in each `exec` (`later.rs`). Looking for a missing mark costs one
+//! failing `openat`. Other commands look for none.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::pass_through::is_switched_off;
 /// Returns the mark of the call's container, if the call needs it.
 ///
 /// # Errors
-/// Fails when the mark's file cannot be read.
+/// Fails when the mark for an `exec` with `--process` cannot be read, unless plugins are disabled.
 pub(super) fn mark_of(
     config: &Config,
     call: &CommandLine,

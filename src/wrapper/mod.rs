@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs one process per command: it asks the daemon, puts the patched document in place, and becomes the real runtime.
+//! Handles one command per process: asks the daemon, puts the patched document in place, and becomes the real runtime.
 //!
-//! It forks only to start the daemon (decision D6), prints nothing before the real runtime runs, and
-//! every successful path ends in `execve`. It runs async code only if no daemon answers and the
-//! configuration protects containers (`protection`). Other commands go straight to the runtime,
+//! The wrapper forks only to start the daemon (decision D6), prints nothing before the real runtime
+//! runs, and every successful path ends in `execve`. It runs async code only if no daemon answers and
+//! containers are protected (`protection`). A command without NRI events goes straight to the runtime,
 //! except an `exec` that the audit log, exec rules or plugins need (`later.rs`), and an `exec` or
 //! `kill` of a container with a mark (`marked.rs`).
 
@@ -69,7 +69,7 @@ pub fn run(argv: &[OsString]) -> u8 {
 }
 
 /// Returns the settings of the user's own daemon, if this process's user is not the host's root and has
-/// one. If root's policy refuses the container, the user's daemon is not asked.
+/// one. Fails, before the user's daemon is asked, if root's policy refuses the container.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {

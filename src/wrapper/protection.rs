@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles creates while the daemon is unavailable and protections are configured: a container is
-//! created only if its pod is exempt, by the same sources and rules as in the daemon.
+//! Handles creates while the daemon is unavailable and containers are protected: a container is
+//! created only if its pod is exempt, or the protections are promises that do not apply to it. The
+//! sources and rules are the daemon's.
 //!
 //! Only here does the wrapper read the engine's files, and only when it would otherwise refuse a
 //! container. All reads are bounded. This module changes nothing.
@@ -29,8 +30,8 @@ use super::refusal::{self, ContainerNames};
 /// Time limit for reading the engine's files and records.
 const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 
-/// Refuses the container of `question` if protections are configured, unless its pod is exempt, and
-/// writes a record of it. `why` names the daemon's failure.
+/// Refuses the container of `question` if a protection may apply to it, unless its pod is exempt, and
+/// writes a record of the refusal. `why` names the daemon's failure.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
     call: &CommandLine,

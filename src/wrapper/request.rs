@@ -40,7 +40,7 @@ pub(super) const READ_AHEAD: usize = 1024;
 
 /// The outcome of a request to the daemon.
 pub(super) enum DaemonVerdict {
-    /// The daemon answered; the session continues with `EXEC`.
+    /// The daemon permits the command; the wrapper sends `EXEC` next.
     Proceed(Proceed, DaemonSession),
     /// The daemon could not be reached, stopped responding, exited, or speaks another protocol.
     Away(String),
@@ -120,7 +120,7 @@ impl DaemonSession {
         Self::ask(stream, invocation, document, attached, deadline)
     }
 
-    /// Notifies the running daemon of the command and waits for its verdict; starts none.
+    /// Notifies the running daemon of the command and waits for its verdict; starts no daemon.
     ///
     /// # Errors
     /// Fails when the daemon refuses the command.
@@ -252,7 +252,7 @@ pub(super) fn reach(config: &Config, deadline: Instant) -> Result<UnixStream> {
     }
 }
 
-/// Opens a descriptor of this process that stays valid across exec (D2).
+/// Opens a pidfd of this process, which still refers to the process after `execve` (D2).
 fn own_pidfd() -> Result<OwnedFd> {
     let flags = rustix::process::PidfdFlags::empty();
     rustix::process::pidfd_open(rustix::process::getpid(), flags)

@@ -52,7 +52,7 @@ impl Invocation<'_> {
         Err(error)
     }
 
-    /// Reads the input of `--resources`; `None` if the runtime reports its error itself.
+    /// Reads the input of `--resources`; `None` if its file cannot be opened, which the runtime reports.
     fn input(&self) -> Result<Option<UpdateInput>> {
         let Some(resources) = &self.call.resources else {
             return Ok(Some(UpdateInput::Flags));
@@ -91,7 +91,8 @@ impl UpdateInput {
         }
     }
 
-    /// Returns the requested resources, for the note that the next daemon reads.
+    /// Returns the requested resources, if there are any and they can be read, for the note that the
+    /// next daemon reads.
     fn bytes(&self) -> Option<Vec<u8>> {
         let mut file = File::from(self.fd()?.try_clone().or_absent()?);
         let mut bytes = Vec::new();

@@ -94,9 +94,9 @@ type InjectedValues = BTreeMap<&'static str, Json>;
 
 /// How a key is read.
 enum Form {
-    /// It is a setting of the section.
+    /// The key is a setting of the section.
     Setting(fn(&mut InjectionSection, &Value) -> Result<(), Mistake>),
-    /// It is a value that is set in containers.
+    /// The key is a value that is set in containers.
     Values(Shape),
 }
 
@@ -212,7 +212,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// Returns the consequence of a mistake here: only a section that refuses containers protects.
+/// Returns the consequence of a mistake in this table: only one that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));

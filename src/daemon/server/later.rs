@@ -118,7 +118,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     if record.is_some_and(|record| record.outcome.would_refuse.iter().any(is_it)) {
         return;
     }
-    warn!("{}: the exec rule \"{}\" would refuse it", quoted(&key.id), quoted(rule));
+    warn!("{}: the exec rule \"{}\" would refuse the process", quoted(&key.id), quoted(rule));
     daemon.audit(key, || {
         let entry = AuditEntry::new(AuditAction::WouldRefuse).at_event(EXEC);
         AuditEntry { rule: rule.to_owned(), ..entry }

@@ -51,7 +51,7 @@ impl ConnectionLine {
             Self::User => "refused (nri.allowed_uids)",
             Self::Origin => "refused (plugin.NAME.from)",
             Self::File => "refused for the name of a pre-installed plugin",
-            Self::Contested => "refused, since another process has the name",
+            Self::Contested => "refused for the name of another process",
             Self::Full => "refused, since the limit of connected plugins is reached",
             Self::Unfinished => "ended before registration",
             Self::Crowded => "closed before registration, to make room for others",

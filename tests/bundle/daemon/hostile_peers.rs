@@ -76,7 +76,7 @@ fn question(protocol: u32) -> WrapperRequest {
 fn unregistered_connections_make_room_for_a_plugin() {
     let (host, since) = (started(PATIENT), Instant::now());
     let silent: Vec<UnixStream> = (0..80).map(|_| dial(&host, "nri.sock")).collect();
-    let lines = || host.logged(&["64 connections have not registered", "closed one of"]);
+    let lines = || host.logged(&["64 connections have not registered", "closed one that"]);
     wait_until("those beyond the limit are closed", || {
         silent.iter().filter(|stream| is_closed(stream)).count() == 16
     });
@@ -187,7 +187,7 @@ fn a_daemon_of_another_version_is_bypassed_or_refuses() {
         }
     });
     let protocol = format!("protocol {}", PROTOCOL + 1);
-    refused(&host, &host.create("c1"), &["version 9.9.9", &protocol, "restart the daemon"]);
+    refused(&host, &host.create("c1"), &["version 9.9.9", &protocol, "but this nri-runc speaks"]);
     host.configure(&host.path("fake/runc"), "");
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), BUNDLE);

@@ -119,7 +119,7 @@ fn a_create_on_a_full_run_directory_fails_until_there_is_room() {
 }
 
 #[test]
-fn a_disk_that_fills_during_a_create_undoes_it_for_plugins() {
+fn a_create_that_fails_on_a_full_disk_is_undone_for_plugins() {
     let Some((host, disk)) = small() else { return };
     let received = host.plugin("10", "env", fills(&disk, "CreateContainer"));
     super::bundle(&host, "c1");

@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::plugin::api;
 use crate::presence::IfThere;
 use crate::spec::overlay::overlay_of;
-use crate::spec::owned;
+use crate::spec::owned::{self, OwnedMember};
 use crate::spec::patch::{PatchError, Resolved, Result};
 
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -34,15 +34,12 @@ pub(crate) fn check_delegated(
     let resources = adjustment.linux.as_ref().and_then(|linux| linux.resources.as_ref());
     let Some(resources) = resources else { return Ok(()) };
     let Some((cgroup, controllers)) = delegated(document, host) else { return Ok(()) };
-    for (section, members) in &overlay_of(resources, resolved)? {
-        for key in members.as_object().into_iter().flatten().map(|(key, _)| key.as_str()) {
-            let controller = controller_of(section, key);
-            if !has_word(&controllers, controller) {
-                let cgroup = cgroup.display();
-                let problem = format!("the {controller} controller is not delegated to {cgroup}");
-                let (field, problem) = (owned::name(section, key), quoted(&problem));
-                return Err(PatchError::Invalid { field, problem });
-            }
+    for OwnedMember { path, nri: field, .. } in owned::fields(&overlay_of(resources, resolved)?) {
+        let Some(controller) = controller_of(&path) else { continue };
+        if !has_word(&controllers, controller) {
+            let cgroup = cgroup.display();
+            let problem = format!("the {controller} controller is not delegated to {cgroup}");
+            return Err(PatchError::Invalid { field, problem: quoted(&problem) });
         }
     }
     Ok(())
@@ -71,11 +68,15 @@ fn delegated(document: &[u8], host: &Host) -> Option<(PathBuf, String)> {
     is_users.then(|| (above.to_owned(), controllers))
 }
 
-fn controller_of<'k>(section: &'k str, key: &'k str) -> &'k str {
+/// Returns the controller of a member with this path, as [`owned::fields`] writes it; `None` if it needs none.
+fn controller_of(path: &str) -> Option<&str> {
+    let (section, key) = path.split_once(['.', '[']).unwrap_or((path, ""));
     match (section, key) {
-        ("cpu", "cpus" | "mems") => "cpuset",
-        ("blockIO", _) => "io",
-        ("unified", key) => key.split('.').next().unwrap_or_default(),
-        (section, _) => section,
+        ("devices", _) => None,
+        ("cpu", "cpus" | "mems") => Some("cpuset"),
+        ("blockIO", _) => Some("io"),
+        ("hugepageLimits", _) => Some("hugetlb"),
+        ("unified", key) => key.split('.').next(),
+        (section, _) => Some(section),
     }
 }

@@ -116,8 +116,7 @@ pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
 /// Refuses a configuration that disables the CRI plugin.
 pub(super) fn require_cri(files: &Files) -> Result<()> {
     let Some((path, list)) = last_setting(files, &["disabled_plugins"]) else { return Ok(()) };
-    let is_cri =
-        |name: &str| ["cri", OLD_CRI, NEW_CRI, "io.containerd.grpc.v1.cri"].contains(&name);
+    let is_cri = |name: &str| ["cri", OLD_CRI, NEW_CRI].contains(&name);
     let mut names = list.as_array().into_iter().flatten().filter_map(|value| value.as_str());
     match names.find(|name| is_cri(name)) {
         None => Ok(()),

@@ -14,7 +14,7 @@ fn checked(tree: &HostTree, cgroup: &str, members: &[&str]) -> Result<(), PatchE
         "cpu": {"shares": {"value": 300}, "cpus": "0"},
         "pids": {"limit": 7},
         "unified": {"io.weight": "50"},
-        "hugepage_limits": [{"page_size": "2MB", "limit": 1 << 21}],
+        "hugepageLimits": [{"pageSize": "2MB", "limit": 1 << 21}],
     });
     let mut resources = json!({});
     for (section, member) in members.iter().filter_map(|member| member.split_once('.')) {
@@ -43,7 +43,7 @@ fn a_field_of_a_controller_that_a_user_lacks_is_refused() {
         ("/mine/c1", "unified.io.weight", "CgroupsUnified[io.weight]", "io"),
         ("user.slice:libpod:c1", "memory.limit", "MemLimit", "memory"),
         ("user.slice:docker:c1", "pids.limit", "PidsLimit", "pids"),
-        ("/mine/c1", "hugepage_limits.2MB", "HugepageLimits[2MB]", "hugetlb"),
+        ("/mine/c1", "hugepageLimits.2MB", "HugepageLimits[2MB]", "hugetlb"),
     ] {
         let error = checked(&tree, cgroup, &[member]).unwrap_err();
         assert_eq!(error.field(), Some(field), "{error}");

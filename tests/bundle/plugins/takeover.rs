@@ -449,7 +449,7 @@ fn an_update_requested_before_the_takeover_is_refused_in_time() {
     hold.1.notify_all();
     old.wait_for_event("Shutdown");
     let printed = new.lock().unwrap().iter().find(|line| line.starts_with("inside")).cloned();
-    assert!(printed.unwrap().contains("has not caught up yet"), "{:?}", new.lock().unwrap());
+    assert!(printed.unwrap().contains("is not synchronized yet"), "{:?}", new.lock().unwrap());
     assert_eq!(host.read("fake/update.json"), "");
 }
 

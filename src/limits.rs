@@ -207,8 +207,8 @@ pub(crate) const UNADJUSTED: usize = 100;
 pub(crate) const EXPOSED: usize = 20;
 /// Failures that `status` shows, one per line: they fit a screen, and the log has the others.
 pub(crate) const FAILURES: usize = 20;
-/// Unreadable items that `status` shows, one per line: each has an engine's file and an error, so
-/// their number is unlimited.
+/// Unreadable items that `status` shows, one per line; the oldest is dropped. A line names an engine's
+/// file and an error, so there may be any number of different lines.
 pub(crate) const MISSING: usize = 64;
 /// Contradicted identity claims of all containers that `status` shows: tenants cause them, and the
 /// record of each container lists its own.

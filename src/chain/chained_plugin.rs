@@ -320,7 +320,7 @@ impl ChainedPlugin {
     ) -> PluginReply<T> {
         let mut outcome = None;
         if !self.is_hanging() {
-            // Otherwise a request would wait one time-out for each request queued before it, and a
+            // Without `given_up`, a request would wait one time-out for each request queued before it, and a
             // hanging plugin would delay many containers for minutes.
             outcome = tokio::select! {
                 biased;

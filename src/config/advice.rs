@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Warnings about valid settings that are probably mistakes: rules that never decide, exec rules
-//! that also refuse probes, names of plugins that are not connected. `check` and `reload` print
-//! them; containers are not affected. Nothing here reads a file.
+//! that also refuse probes, `drift.reapply` without `drift.every`, names of plugins that are neither
+//! connected nor pre-installed. `check` and `reload` print them; containers are not affected.
+//! Nothing here reads a file.
 
 use std::collections::BTreeSet;
 

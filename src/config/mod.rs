@@ -440,8 +440,8 @@ pub(crate) fn insist_for_this_process() -> Result<Loaded> {
 /// containerd's shim pass no environment that could name a file.
 fn beside_the_executable() -> Option<PathBuf> {
     let program = std::fs::read_link("/proc/self/exe").ok()?.into_os_string().into_vec();
-    // The kernel appends this to the path of a file that was replaced, as an upgrade does while a
-    // daemon runs.
+    // The kernel appends this to the path of a file that no longer exists, for instance because an
+    // upgrade replaced it while a daemon ran.
     let path = program.strip_suffix(b" (deleted)").unwrap_or(&program);
     let file = PathBuf::from(OsString::from_vec([path, b".toml"].concat()));
     std::fs::symlink_metadata(&file).is_ok().then_some(file)

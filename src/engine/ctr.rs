@@ -24,7 +24,8 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Describes the container like [`facts`], with name and namespace from nerdctl's annotations.
+/// Describes the container like [`facts`], with the name from nerdctl's annotation, and the namespace
+/// from the bundle's path, else from nerdctl's annotation.
 pub(super) fn facts_of_nerdctl(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let Seen { call, document, .. } = seen;
     let mut facts = facts_of_record(engine, seen);

@@ -109,8 +109,8 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let health = Health::serve(options.listen)?;
     let daemonset = options.daemonset.as_deref();
     let setup = NodeSetup::new(options, label)?;
-    // If the request is forbidden already now, a refusal at exit does not show that the DaemonSet
-    // is gone.
+    // If the request is forbidden even now, a refusal at exit does not show that the DaemonSet is
+    // gone.
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {

@@ -99,8 +99,8 @@ impl Takeover {
         Err(reason)
     }
 
-    /// Whether the newcomer belongs to a pod that another pod's process has replaced: a plugin that
-    /// exits when it is replaced is restarted by its pod until that pod is deleted.
+    /// Whether another pod's process has replaced the process of the newcomer's pod: if a plugin exits
+    /// when it is replaced, its pod restarts it until the pod is deleted.
     fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
         let Some(pod) = self.pod.as_deref() else { return false };
         daemon.registry.takeovers.has_displaced(&self.id, pod)

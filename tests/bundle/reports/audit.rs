@@ -516,7 +516,7 @@ fn follow_reads_a_growing_journal_and_ends_with_its_reader() {
 }
 
 #[test]
-fn follow_fails_where_the_journal_ends() {
+fn follow_fails_if_journalctl_fails() {
     let host = TestHost::default();
     host.configure(&host.path("fake/runc"), "[audit]\ntarget = \"journal\"\n");
     host.put_program("fake/journalctl", "#!/bin/sh\nexit 3\n");

@@ -30,7 +30,7 @@ fn is_refused(host: &TestHost, words: &[&str]) -> bool {
 }
 
 #[test]
-fn only_the_named_program_may_connect_as_the_plugin() {
+fn the_named_program_may_connect_and_any_process_as_others() {
     let host = started(&from(&example("event_logger")));
     let _ear = Started::plugin(&host, "10-ear");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));

@@ -74,16 +74,16 @@ async fn lives_are_equal(version: u8, runc: &str) {
 }
 
 #[tokio::test]
-async fn a_live_pod_equals_containerds_own_nri() {
+async fn a_live_pods_events_equal_those_of_containerds_own_nri() {
     lives_are_equal(4, "runc").await;
 }
 
 #[tokio::test]
-async fn a_live_pod_with_runc_1_5_equals_containerds_own_nri() {
+async fn with_runc_1_5_the_events_equal_those_of_containerds_own_nri() {
     lives_are_equal(3, "runc-1.5.2").await;
 }
 
 #[tokio::test]
-async fn a_live_pod_with_runc_1_6_equals_containerds_own_nri() {
+async fn with_runc_1_6_the_events_equal_those_of_containerds_own_nri() {
     lives_are_equal(4, "runc-1.6.0-rc.1").await;
 }

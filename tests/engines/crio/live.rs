@@ -33,7 +33,7 @@ async fn observe(host: &CrioHost, cri: &mut Cri) -> Vec<Life> {
 }
 
 #[tokio::test]
-async fn a_live_pod_equals_crios_own_nri() {
+async fn a_live_pods_events_equal_those_of_crios_own_nri() {
     let Some(mut host) = CrioHost::new() else { return };
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/compatibility.md");
     let meant = compare::meant(&std::fs::read_to_string(page).unwrap());

@@ -127,7 +127,6 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/daemon/connections/admission.rs ACCEPTED_AT_ONCE",
             "src/daemon/connections/slots.rs LEVELS",
             "src/daemon/connections/snapshot.rs AT_ONCE",
-            "src/daemon/connections/snapshot.rs LOOKED_AT_ONCE",
             "src/daemon/recovery/lost.rs AT_ONCE",
             "src/daemon/resources/drift.rs AT_ONCE",
             "src/daemon/resources/updates.rs AT_ONCE",

@@ -3,6 +3,8 @@
 //! containers this is more work than a create, so it gives way to running verbs.
 
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,9 +15,6 @@ use crate::state::{Container, Pod};
 
 /// Pods or containers that are encoded in a row before other tasks get a turn.
 const AT_ONCE: usize = 32;
-
-/// Containers whose freezers are read before other tasks get a turn.
-const LOOKED_AT_ONCE: usize = 128;
 
 /// Longest time for which the encoding of one snapshot gives way to runtimes.
 const GIVES_WAY: Duration = Duration::from_secs(1);
@@ -58,9 +57,13 @@ impl Turns<'_> {
     /// Gives other tasks a turn, and waits, up to the time limit, while runtimes change containers.
     async fn next(&self) {
         tokio::task::yield_now().await;
-        while self.daemon.lanes.have_runtimes() && Instant::now() < self.until {
+        while self.gives_way() {
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    fn gives_way(&self) -> bool {
+        self.daemon.lanes.have_runtimes() && Instant::now() < self.until
     }
 
     async fn encode<T>(&self, all: &[Rc<T>], encode: impl Fn(&T) -> Encoded) -> Vec<Encoded> {
@@ -76,15 +79,18 @@ impl Turns<'_> {
 
     /// Returns the indexes of the paused containers.
     async fn find_paused(&self, containers: &[Rc<Container>]) -> Vec<usize> {
-        let mut paused = Vec::new();
-        for (chunk, some) in containers.chunks(LOOKED_AT_ONCE).enumerate() {
-            if chunk > 0 {
-                self.next().await;
+        let is_long = containers.len() > AT_ONCE;
+        let hold = Arc::new(AtomicBool::new(false));
+        let hold_when_due = async {
+            loop {
+                hold.store(is_long && self.gives_way(), Ordering::Relaxed);
+                tokio::time::sleep(PAUSE).await;
             }
-            let found = self.daemon.paused_among(some).await;
-            paused.extend(found.into_iter().map(|at| chunk * LOOKED_AT_ONCE + at));
+        };
+        tokio::select! {
+            paused = self.daemon.paused_among(containers, &hold, self.until.into_std()) => paused,
+            () = hold_when_due => Vec::new(),
         }
-        paused
     }
 }
 

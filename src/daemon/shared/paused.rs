@@ -4,6 +4,8 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::cgroup::Mounts;
 use crate::chain::Notification;
@@ -11,6 +13,9 @@ use crate::daemon::shared::{Daemon, events};
 use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
+
+/// Interval at which a thread that is held checks whether it still is.
+const HELD: Duration = Duration::from_millis(1);
 
 /// Returns the process whose cgroup shows whether the container is paused; `None` unless it is running.
 fn running(record: &Container) -> Option<u32> {
@@ -25,16 +30,30 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// Returns the indexes of the paused containers in this list. It may have thousands of containers, and reading the
-    /// files of all on the loop would delay every create.
-    pub(crate) async fn paused_among(&self, records: &[Rc<Container>]) -> Vec<usize> {
+    /// Returns the indexes of the paused containers in this list. A thread reads the files, since those of thousands
+    /// would delay every create; it waits while `hold` is set, at most until `until`, and ends with its caller.
+    pub(crate) async fn paused_among(
+        &self,
+        records: &[Rc<Container>],
+        hold: &Arc<AtomicBool>,
+        until: Instant,
+    ) -> Vec<usize> {
         let Ok(mounts) = self.caches.cgroup_mounts(&self.host) else { return Vec::new() };
-        let (host, mounts) = (self.host.clone(), Mounts::clone(&mounts));
+        let (host, mounts, hold) = (self.host.clone(), Mounts::clone(&mounts), Arc::clone(hold));
         let running: Vec<Option<u32>> = records.iter().map(|record| running(record)).collect();
-        let is_frozen = move |(at, pid): (usize, Option<u32>)| {
-            Some(at).filter(|_| pid.is_some_and(|pid| mounts.is_frozen(&host, pid)))
+        let look = move || {
+            let mut paused = Vec::new();
+            for (at, pid) in running.into_iter().enumerate() {
+                while hold.load(Ordering::Relaxed) && Instant::now() < until {
+                    std::thread::sleep(HELD);
+                }
+                if Arc::strong_count(&hold) == 1 {
+                    break;
+                }
+                paused.extend(pid.filter(|pid| mounts.is_frozen(&host, *pid)).map(|_| at));
+            }
+            Ok(paused)
         };
-        let look = move || Ok(running.into_iter().enumerate().filter_map(is_frozen).collect());
         self.off_loop("/sys/fs/cgroup", look).await.unwrap_or_default()
     }
 

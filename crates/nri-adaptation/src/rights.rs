@@ -134,8 +134,7 @@ impl Rights {
         self.ruled.get(container)?.hidden_by()
     }
 
-    /// Returns the rules that do not permit `wanted`: the first that refuses it, and those that
-    /// audit.
+    /// Returns the rules that do not permit `wanted`: the first enforced one, and all in audit mode.
     pub(crate) fn objections(
         &self,
         container: &str,

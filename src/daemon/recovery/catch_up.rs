@@ -133,7 +133,7 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
     Ok(())
 }
 
-/// Records the outcome of runtime processes that exited while no daemon ran, and watches those that still run.
+/// Records the outcome of each runtime process that exited while no daemon ran, and watches each that still runs.
 ///
 /// # Errors
 /// Fails when the runtime's state is unreadable.

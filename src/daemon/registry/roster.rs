@@ -267,8 +267,8 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Returns the plugins that disconnected or were refused within [`SHOWN`], and those that disconnected
-    /// earlier after a time-out.
+    /// Returns the plugins that disconnected or were refused within the last [`SHOWN`], and those that
+    /// disconnected earlier because of a time-out.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);

@@ -124,7 +124,7 @@ pub(super) struct ResourcePlace {
     pub(super) is_direct: bool,
 }
 
-/// Compares the values of the containers `keys` (`None`: all), and restores those that `put_backs` selects.
+/// Compares the values of these containers (`None`: of all) with the node, and restores those that `put_backs` selects.
 pub(crate) async fn look(
     daemon: &Rc<Daemon>,
     keys: Option<Vec<ContainerKey>>,

@@ -340,7 +340,7 @@ fn is_deferred(
 }
 
 /// Carries out the updates that waited for a container's creation or start (even a failed start),
-/// and those that arrive meanwhile.
+/// and those that arrive while it does so.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next =

@@ -129,8 +129,11 @@ async fn a_plugin_reconnects_after_each_restart_and_is_synchronized() {
         assert_eq!(plugin.synchronized.load(Ordering::Relaxed), 1 + restart);
         assert_eq!(plugin.cache.containers_of("p")[0].env, ["SET=1"]);
     }
-    let low = &runtime.container("c").unwrap().linux.resources.unified["memory.low"];
-    assert_eq!(low, "1", "the answer to Synchronize is applied");
+    let updated = runtime.container("c").unwrap();
+    assert_eq!(
+        updated.linux.resources.unified["memory.low"], "1",
+        "the answer to Synchronize is applied"
+    );
     runtime.remove_pod("p").await.unwrap();
     assert!(plugin.cache.pods().is_empty() && plugin.cache.containers().is_empty());
 }
@@ -179,6 +182,9 @@ async fn unprompted_updates_return_the_failed_ones() {
     let early = handle.update(Update::of("c").pids_limit(5)).await.unwrap_err().to_string();
     assert!(early.contains("not connected"), "{early}");
     runtime.start(plugin).await.unwrap();
+    for id in ["c", "d"] {
+        runtime.create(container(id, "p")).await.unwrap();
+    }
     runtime.fail_updates_of("d");
     handle.ready().await;
     let updates =
@@ -186,6 +192,8 @@ async fn unprompted_updates_return_the_failed_ones() {
     let failed = handle.update(updates).await.unwrap();
     assert_eq!(failed.iter().map(|update| &*update.container_id).collect::<Vec<_>>(), ["d"]);
     assert_eq!(runtime.requests()[0].update.len(), 2);
+    let pids = |id| runtime.container(id).unwrap().linux.resources.pids.limit;
+    assert_eq!((pids("c"), pids("d")), (5, 0), "only the update that did not fail is applied");
 }
 
 async fn probe(address: std::net::SocketAddr) -> String {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One connected plugin of the harness's runtime.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use nri_transport::{
     NRI_VERSION, PluginCaller, PluginRequest, RuntimeServer, Trunk, Unanswered, Upcalls,
     serve_runtime, split_to_call,
 };
+use protobuf::Message;
 use tokio::net::UnixStream;
 
 use super::refused;
@@ -20,15 +21,33 @@ use crate::{Result, async_trait};
 /// Pods and containers for Synchronize.
 pub(super) type Snapshot = (Vec<api::PodSandbox>, Vec<api::Container>);
 
-/// The unprompted requests of all plugins.
+/// What plugins may change at any time.
 #[derive(Debug, Default)]
-pub(super) struct Upcall {
+pub(super) struct Shared {
+    pub(super) containers: BTreeMap<String, api::Container>,
+    /// The unprompted requests of all plugins.
     pub(super) requests: Vec<api::UpdateContainersRequest>,
     /// Containers whose unprompted updates are reported as failed.
     pub(super) failing: BTreeSet<String>,
 }
 
-struct Recorder(Arc<Mutex<Upcall>>);
+impl Shared {
+    /// Applies the fields that updates set to the containers.
+    pub(super) fn apply(&mut self, updates: &[api::ContainerUpdate]) {
+        for update in updates {
+            let Some(container) = self.containers.get_mut(&update.container_id) else { continue };
+            let resources =
+                container.linux.mut_or_insert_default().resources.mut_or_insert_default();
+            // protobuf's merge replaces only fields that are set.
+            let set = update.linux.resources.write_to_bytes();
+            if let Err(error) = set.and_then(|set| resources.merge_from_bytes(&set)) {
+                tracing::warn!("the update of {}: {error}", update.container_id);
+            }
+        }
+    }
+}
+
+struct Recorder(Arc<Mutex<Shared>>);
 
 #[async_trait]
 impl Upcalls for Recorder {
@@ -37,11 +56,13 @@ impl Upcalls for Recorder {
         _: &PluginIdentity,
         request: api::UpdateContainersRequest,
     ) -> std::result::Result<api::UpdateContainersResponse, String> {
-        let mut upcall = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_failing =
-            |update: &&api::ContainerUpdate| upcall.failing.contains(&update.container_id);
-        let failed = request.update.iter().filter(is_failing).cloned().collect();
-        upcall.requests.push(request);
+            |update: &api::ContainerUpdate| shared.failing.contains(&update.container_id);
+        let (failed, applied): (Vec<_>, Vec<_>) =
+            request.update.iter().cloned().partition(is_failing);
+        shared.apply(&applied);
+        shared.requests.push(request);
         Ok(api::UpdateContainersResponse { failed, ..Default::default() })
     }
 }
@@ -63,14 +84,14 @@ impl Connected {
         launched: Option<[String; 3]>,
         timeout: Duration,
         snapshot: Snapshot,
-        upcalls: Arc<Mutex<Upcall>>,
+        shared: Arc<Mutex<Shared>>,
     ) -> Result<(Self, Vec<api::ContainerUpdate>)> {
         let (trunk, caller, connection) = split_to_call(stream)?;
         let (launched_as, config) = match launched {
             Some([index, name, config]) => (Some((index, name)), config),
             None => (None, String::new()),
         };
-        let recorder = Arc::new(Recorder(upcalls));
+        let recorder = Arc::new(Recorder(shared));
         let server = serve_runtime(&trunk, connection, launched_as, recorder).await;
         let mut server = server.map_err(|error| error.to_string())?;
         let identity = server.registered(&trunk, super::CONNECT_TIMEOUT).await?;

@@ -46,7 +46,7 @@ mod recording;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nri_adaptation::{Creation, Merged, Rights, Updated, Updates};
@@ -57,7 +57,7 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::handler::Handler;
 use crate::plugin::{Plugin, PluginHandle};
 use crate::{HandlerError, Result};
-use connected::{Connected, Upcall};
+use connected::{Connected, Shared};
 
 pub use bundle::bundle;
 pub use recording::Answered;
@@ -98,8 +98,7 @@ pub struct Runtime {
     timeout: Duration,
     plugins: Vec<Connected>,
     pods: BTreeMap<String, api::PodSandbox>,
-    containers: BTreeMap<String, api::Container>,
-    upcalls: Arc<Mutex<Upcall>>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 impl Runtime {
@@ -121,8 +120,7 @@ impl Runtime {
             timeout: REQUEST_TIMEOUT,
             plugins: Vec::new(),
             pods: BTreeMap::new(),
-            containers: BTreeMap::new(),
-            upcalls: Arc::default(),
+            shared: Arc::default(),
         })
     }
 
@@ -194,16 +192,16 @@ impl Runtime {
         stream: UnixStream,
         launched: Option<[String; 3]>,
     ) -> Result<String> {
-        let (pods, containers) = (self.pods.values().cloned(), self.containers.values().cloned());
-        let snapshot = (pods.collect(), containers.collect());
-        let upcalls = Arc::clone(&self.upcalls);
-        let connected = Connected::new(stream, launched, self.timeout, snapshot, upcalls).await;
+        let pods = self.pods.values().cloned().collect();
+        let snapshot = (pods, self.shared().containers.values().cloned().collect());
+        let shared = Arc::clone(&self.shared);
+        let connected = Connected::new(stream, launched, self.timeout, snapshot, shared).await;
         let (plugin, updates) = connected?;
         self.plugins.retain(|other| other.id() != plugin.id());
         let id = plugin.id().to_owned();
         self.plugins.push(plugin);
         self.plugins.sort_by(|one, other| one.id().cmp(other.id()));
-        self.apply(&updates);
+        self.shared().apply(&updates);
         Ok(id)
     }
 
@@ -230,23 +228,22 @@ impl Runtime {
         Ok(())
     }
 
-    /// Returns the unprompted updates and evictions that plugins have sent. The harness answers
-    /// them, but does not change the containers.
+    /// Returns the unprompted updates and evictions that plugins have sent. The harness applies the
+    /// updates, and evicts nothing.
     #[must_use]
     pub fn requests(&self) -> Vec<api::UpdateContainersRequest> {
-        self.upcalls.lock().unwrap_or_else(PoisonError::into_inner).requests.clone()
+        self.shared().requests.clone()
     }
 
-    /// Reports unprompted updates of this container as failed from now on.
+    /// From now on unprompted updates of this container are reported as failed and not applied.
     pub fn fail_updates_of(&mut self, container: &str) {
-        let mut upcalls = self.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
-        upcalls.failing.insert(container.to_owned());
+        self.shared().failing.insert(container.to_owned());
     }
 
     /// Returns the current state of a container.
     #[must_use]
-    pub fn container(&self, id: &str) -> Option<&api::Container> {
-        self.containers.get(id)
+    pub fn container(&self, id: &str) -> Option<api::Container> {
+        self.shared().containers.get(id).cloned()
     }
 
     /// Starts a pod: RunPodSandbox.
@@ -283,11 +280,11 @@ impl Runtime {
     /// Fails when the pod does not exist, or a plugin returns an error or does not answer.
     pub async fn remove_pod(&mut self, id: &str) -> Result<()> {
         let pod = self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone();
-        let members = self.containers.values().filter(|one| one.pod_sandbox_id == id);
-        let members: Vec<_> = members.map(|container| container.id.clone()).collect();
+        let mut members: Vec<_> = self.shared().containers.values().cloned().collect();
+        members.retain(|container| container.pod_sandbox_id == id);
         for member in members {
-            self.stop(&member).await?;
-            self.remove(&member).await?;
+            self.stop(&member.id).await?;
+            self.remove(&member.id).await?;
         }
         let pod = Some(pod);
         let request = api::StopPodSandboxRequest { pod: pod.clone().into(), ..Default::default() };
@@ -309,7 +306,7 @@ impl Runtime {
         let pod = pod.ok_or_else(|| format!("there is no pod {}", container.pod_sandbox_id))?;
         let merged = self.ask_to_create(pod.clone(), container).await?;
         let container = merged.container.clone();
-        self.containers.insert(container.id.clone(), container.clone());
+        self.shared().containers.insert(container.id.clone(), container.clone());
         let (pod, container) = (Some(pod).into(), Some(container).into());
         let request = api::PostCreateContainerRequest { pod, container, ..Default::default() };
         self.notify(Event::PostCreateContainer, &request).await?;
@@ -337,7 +334,7 @@ impl Runtime {
             }
         }
         let merged = creation.finish();
-        self.apply(&merged.updates);
+        self.shared().apply(&merged.updates);
         Ok(merged)
     }
 
@@ -371,7 +368,7 @@ impl Runtime {
             ..Default::default()
         };
         let updated = self.ask_to_update(request).await?;
-        let (pod, container) = (pod.into(), self.containers.get(id).cloned().into());
+        let (pod, container) = (pod.into(), self.container(id).into());
         let request = api::PostUpdateContainerRequest { pod, container, ..Default::default() };
         self.notify(Event::PostUpdateContainer, &request).await?;
         Ok(updated)
@@ -386,8 +383,10 @@ impl Runtime {
             updates.answer_update(plugin.id(), &Rights::default(), answer)?;
         }
         let updated = updates.finish();
-        self.apply(&[asked]);
-        self.apply(&updated.updates);
+        let mut shared = self.shared();
+        shared.apply(&[asked]);
+        shared.apply(&updated.updates);
+        drop(shared);
         Ok(updated)
     }
 
@@ -411,7 +410,7 @@ impl Runtime {
             updates.answer_stop(plugin.id(), &Rights::default(), answer)?;
         }
         let updates = updates.finish().updates;
-        self.apply(&updates);
+        self.shared().apply(&updates);
         Ok(updates)
     }
 
@@ -424,7 +423,7 @@ impl Runtime {
         let (pod, container) = (Some(pod).into(), Some(container).into());
         let request = api::RemoveContainerRequest { pod, container, ..Default::default() };
         self.notify(Event::RemoveContainer, &request).await?;
-        self.containers.remove(id);
+        self.shared().containers.remove(id);
         Ok(())
     }
 
@@ -438,10 +437,9 @@ impl Runtime {
     }
 
     fn subject(&self, id: &str) -> Result<(api::PodSandbox, api::Container)> {
-        let container =
-            self.containers.get(id).ok_or_else(|| format!("there is no container {id}"))?;
+        let container = self.container(id).ok_or_else(|| format!("there is no container {id}"))?;
         let pod = self.pods.get(&container.pod_sandbox_id).cloned();
-        Ok((pod.unwrap_or_default(), container.clone()))
+        Ok((pod.unwrap_or_default(), container))
     }
 
     fn subscribed(&self, event: Event) -> impl Iterator<Item = &Connected> {
@@ -459,21 +457,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Applies the fields that updates set to the harness's containers.
-    fn apply(&mut self, updates: &[api::ContainerUpdate]) {
-        for update in updates {
-            if let Some(container) = self.containers.get_mut(&update.container_id) {
-                let linux = container.linux.mut_or_insert_default();
-                let resources = linux.resources.mut_or_insert_default();
-                // protobuf's merge replaces only fields that are set.
-                let set = protobuf::Message::write_to_bytes(&*update.linux.resources);
-                let merged =
-                    set.and_then(|set| protobuf::Message::merge_from_bytes(resources, &set));
-                if let Err(error) = merged {
-                    tracing::warn!("the update of {}: {error}", update.container_id);
-                }
-            }
-        }
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -65,7 +65,7 @@ fn set_state(runtime: &mut Runtime, state: &Value) -> Result<()> {
     }
     for container in list("containers") {
         let container: api::Container = message(&container)?;
-        runtime.containers.insert(container.id.clone(), container);
+        runtime.shared().containers.insert(container.id.clone(), container);
     }
     Ok(())
 }

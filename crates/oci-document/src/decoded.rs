@@ -77,22 +77,10 @@ fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> 
     match text.get(at)? {
         b'{' | b'[' if depth > DEEPEST => None,
         b'{' => plain_object_end(text, at, name, depth),
-        b'[' => {
-            let mut next = scan::enter(text, at, b'[')?;
-            if text.get(next)? == &b']' {
-                return Some(next + 1);
-            }
-            loop {
-                let end = plain_end(text, next, name, depth + 1)?;
-                if text.get(next..end) == Some(b"null") {
-                    return None;
-                }
-                match scan::step(text, end, b']')? {
-                    Some(following) => next = following,
-                    None => return Some(scan::skip_blank(text, end) + 1),
-                }
-            }
-        }
+        b'[' => scan::entries(text, at, b"[]", |at| {
+            let end = plain_end(text, at, name, depth + 1)?;
+            (text.get(at..end) != Some(b"null")).then_some(end)
+        }),
         b'"' => plain_text(text, at).map(|(_, end)| end),
         _ => {
             let end = scan::value_end(text, at)?;
@@ -104,12 +92,8 @@ fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> 
 fn plain_object_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
     let (is_data, is_text) = (MAPS.contains(&name), STRING_MAPS.contains(&name));
     let mut keys = Keys::default();
-    let mut next = scan::enter(text, at, b'{')?;
-    if text.get(next)? == &b'}' {
-        return Some(next + 1);
-    }
-    loop {
-        let (key, end) = plain_text(text, next)?;
+    scan::entries(text, at, b"{}", |at| {
+        let (key, end) = plain_text(text, at)?;
         let start = scan::value_of(text, end)?;
         let end = plain_end(text, start, &key, depth + 1)?;
         if is_text && text.get(start..end) == Some(b"null") {
@@ -117,14 +101,8 @@ fn plain_object_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<
         }
         let folded = if is_data { key.clone() } else { folded(&key) };
         let is_usual = is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
-        if !is_usual || !keys.insert(folded) {
-            return None;
-        }
-        match scan::step(text, end, b'}')? {
-            Some(following) => next = following,
-            None => return Some(scan::skip_blank(text, end) + 1),
-        }
-    }
+        (is_usual && keys.insert(folded)).then_some(end)
+    })
 }
 
 /// The keys of an object so far. The first ones are compared one by one, because most objects have few.

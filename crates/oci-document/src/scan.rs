@@ -28,36 +28,49 @@ pub(crate) fn skip_blank(text: &[u8], mut at: usize) -> usize {
 
 /// Returns the members of the object that starts at `open`; `None` if no object starts there.
 pub(crate) fn members(text: &[u8], open: usize) -> Option<Vec<MemberSpan>> {
-    let mut at = enter(text, open, b'{')?;
     let mut places = Vec::new();
-    if text.get(at) == Some(&b'}') {
-        return Some(places);
-    }
-    loop {
+    entries(text, open, b"{}", |at| {
         let key = at..string_end(text, at)?;
         let start = value_of(text, key.end)?;
         let end = value_end(text, start)?;
         places.push(MemberSpan { key, value: start..end });
-        match step(text, end, b'}')? {
-            Some(next) => at = next,
-            None => return Some(places),
-        }
-    }
+        Some(end)
+    })?;
+    Some(places)
 }
 
 /// Returns the elements of the array that starts at `open`; `None` if no array starts there.
 pub(crate) fn elements(text: &[u8], open: usize) -> Option<Vec<Range<usize>>> {
-    let mut at = enter(text, open, b'[')?;
     let mut places = Vec::new();
-    if text.get(at) == Some(&b']') {
-        return Some(places);
-    }
-    loop {
+    entries(text, open, b"[]", |at| {
         let end = value_end(text, at)?;
         places.push(at..end);
-        match step(text, end, b']')? {
-            Some(next) => at = next,
-            None => return Some(places),
+        Some(end)
+    })?;
+    Some(places)
+}
+
+/// Passes the start of each entry of the object or array at `open` to `end_of`, which returns the
+/// entry's end. Returns the end of the whole; `None` if `end_of` does, or the syntax is wrong.
+pub(crate) fn entries(
+    text: &[u8],
+    open: usize,
+    [bracket, close]: &[u8; 2],
+    mut end_of: impl FnMut(usize) -> Option<usize>,
+) -> Option<usize> {
+    if text.get(open) != Some(bracket) {
+        return None;
+    }
+    let mut at = skip_blank(text, open + 1);
+    if text.get(at) == Some(close) {
+        return Some(at + 1);
+    }
+    loop {
+        let end = skip_blank(text, end_of(at)?);
+        match text.get(end)? {
+            b',' => at = skip_blank(text, end + 1),
+            other if other == close => return Some(end + 1),
+            _ => return None,
         }
     }
 }
@@ -136,25 +149,10 @@ fn decode_lossily(inner: &str) -> Option<String> {
     Some(decoded)
 }
 
-/// Returns the start of the first entry of the object or array at `open`.
-pub(crate) fn enter(text: &[u8], open: usize, bracket: u8) -> Option<usize> {
-    (text.get(open) == Some(&bracket)).then(|| skip_blank(text, open + 1))
-}
-
 /// Returns the start of the value of the member whose key ends at `end`.
 pub(crate) fn value_of(text: &[u8], end: usize) -> Option<usize> {
     let colon = skip_blank(text, end);
     (text.get(colon) == Some(&b':')).then(|| skip_blank(text, colon + 1))
-}
-
-/// Returns the start of the entry after a value; the inner `None` means that `close` follows.
-pub(crate) fn step(text: &[u8], end: usize, close: u8) -> Option<Option<usize>> {
-    let at = skip_blank(text, end);
-    match *text.get(at)? {
-        b',' => Some(Some(skip_blank(text, at + 1))),
-        other if other == close => Some(None),
-        _ => None,
-    }
 }
 
 /// Returns the end of the value at `at`, which is not checked.

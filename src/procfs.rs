@@ -23,6 +23,19 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
+/// Name prefixes of engines' processes, which search their PATH for a runtime. If the engine has an
+/// NRI of its own: its title, and its name for `install`.
+pub(crate) const ENGINES: [(&str, Option<(&str, &str)>); 8] = [
+    ("containerd", Some(("containerd", "containerd"))),
+    ("k3s", Some(("containerd", "containerd"))),
+    ("rke2", Some(("containerd", "containerd"))),
+    ("k0s", Some(("containerd", "containerd"))),
+    ("dockerd", Some(("Docker", "docker"))),
+    ("crio", Some(("CRI-O", "crio"))),
+    ("isulad", Some(("iSulad", "isulad"))),
+    ("conmon", None),
+];
+
 /// Returns the arguments of a process, its program's name first; none if the process has ended, and
 /// for a moment during its execve(2).
 ///

@@ -21,16 +21,7 @@ use crate::files;
 use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
-
-/// Programs with a built-in NRI, by process name, and their engines.
-const ENGINES: [(&str, &str); 6] = [
-    ("containerd", "containerd"),
-    ("crio", "CRI-O"),
-    ("k3s", "containerd"),
-    ("rke2", "containerd"),
-    ("k0s", "containerd"),
-    ("dockerd", "Docker"),
-];
+use crate::procfs::ENGINES;
 
 /// Why there is no plugin socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +94,7 @@ impl std::fmt::Display for SocketListener {
 impl SocketListener {
     /// Returns the engine's name for `install`.
     pub(crate) fn engine_to_install(&self) -> Option<&'static str> {
-        self.engine.map(name_for_install)
+        self.engine.and_then(name_for_install)
     }
 
     /// Returns the operator's next step.
@@ -124,17 +115,18 @@ impl SocketListener {
             .unwrap_or_default();
         let name = crate::error::quoted(&String::from_utf8_lossy(&name));
         let engine = ENGINES.iter().find(|(program, _)| name.starts_with(program));
-        Self { pid: Some(pid), engine: engine.map(|(_, engine)| *engine), name }
+        Self {
+            pid: Some(pid),
+            engine: engine.and_then(|(_, nri)| *nri).map(|(title, _)| title),
+            name,
+        }
     }
 }
 
-/// Returns an engine's name for `install`.
-pub(crate) fn name_for_install(engine: &str) -> &'static str {
-    match engine {
-        "CRI-O" => "crio",
-        "Docker" => "docker",
-        _ => "containerd",
-    }
+/// Returns the name for `install` of the engine with this title.
+pub(crate) fn name_for_install(title: &str) -> Option<&'static str> {
+    let mut named = ENGINES.iter().filter_map(|(_, nri)| *nri);
+    named.find(|(engine, _)| *engine == title).map(|(_, name)| name)
 }
 
 /// Returns the process that listens on `path` now, if any. Connects to it, but sends nothing.

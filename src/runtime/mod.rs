@@ -38,9 +38,6 @@ const STANDARD_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 /// runtime was found keeps using that one.
 const CRIO_PATH: &str = "/usr/libexec/crio";
 
-/// Name prefixes of processes that search their PATH for a runtime.
-const ENGINES: [&str; 7] = ["containerd", "k3s", "rke2", "k0s", "dockerd", "crio", "conmon"];
-
 named! {
     /// The runtimes whose differences matter here.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -293,7 +290,7 @@ fn paths_of_engines(config: &Config) -> OsString {
         let name = files::read(&entry.path().join("comm"), limits::KERNEL_FILE)
             .or_absent()
             .unwrap_or_default();
-        if ENGINES.iter().any(|engine| name.starts_with(engine.as_bytes())) {
+        if procfs::ENGINES.iter().any(|(engine, _)| name.starts_with(engine.as_bytes())) {
             paths.extend(procfs::variable(&host, pid, "PATH").or_absent().flatten());
         }
     }

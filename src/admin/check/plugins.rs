@@ -46,7 +46,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
     }
     let listener = status.plugin_socket_state.listener.as_ref();
     let engine = listener.and_then(|listener| listener.engine.as_deref());
-    let hint = match (taken_over, engine.map(name_for_install)) {
+    let hint = match (taken_over, engine.and_then(name_for_install)) {
         (Some(command), _) => command.to_owned(),
         (None, Some(engine)) => format!(
             "nri-runc nri install {engine} --take-over-nri, or with --beside; then restart the engine"

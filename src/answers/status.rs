@@ -47,7 +47,7 @@ pub(crate) struct Status {
     pub(crate) found: usize,
     /// Records that could not be read.
     pub(crate) set_aside: Vec<PathBuf>,
-    /// Containers that were created without plugins and have not stopped.
+    /// Containers that were created without plugins and have not stopped: the first 100.
     pub(crate) unadjusted: Vec<String>,
     /// Containers and pods whose records could not be written to disk.
     pub(crate) unwritten: Vec<String>,

@@ -15,6 +15,7 @@ use crate::error::{Context, Error, Result, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::journal;
+use crate::limits;
 use crate::link::{BYPASSED_DIR, DROPPED_NOTES, REFUSED_DIR};
 use crate::presence::IfThere;
 use crate::procfs;
@@ -167,7 +168,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
         .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
         .collect();
     notes.sort_unstable();
-    let last = files::read_own(notes.last()?, crate::limits::OWN_FILE).unwrap_or_default();
+    let last = files::read_own(notes.last()?, limits::OWN_FILE).unwrap_or_default();
     let last: serde_json::Value = serde_json::from_slice(&last).unwrap_or_default();
     let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
     let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
@@ -193,8 +194,10 @@ fn unadjusted(running: &Daemon) -> Option<Finding> {
     if ids.is_empty() {
         return None;
     }
+    // The daemon lists no more.
+    let at_least = if ids.len() < limits::UNADJUSTED { "" } else { "at least " };
     let detail = format!(
-        "{} created without plugins, because the daemon was away: {}",
+        "{at_least}{} created without plugins, because the daemon was away: {}",
         counted(ids.len(), "container"),
         crate::text::first_of(&ids)
     );

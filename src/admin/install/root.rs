@@ -159,7 +159,10 @@ impl Root {
             return Err(io::Error::other("it is not a regular file"));
         }
         let mut bytes = Vec::new();
-        File::from(fd).take(limits::INSTALL_FILE).read_to_end(&mut bytes)?;
+        File::from(fd).take(limits::INSTALL_FILE + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limits::INSTALL_FILE {
+            return Err(ErrorKind::FileTooLarge.into());
+        }
         Ok(Some(bytes))
     }
 

@@ -145,3 +145,50 @@ fn scripts_get_the_addresses_of_the_manifest() {
         assert!(text.contains("scripts/address.sh repository"), "{script}");
     }
 }
+
+/// The versions of the program in a text that are not `version`: in the names of packages and images,
+/// and in the manifests of Kubernetes.
+fn other_versions(text: &str, version: &str) -> Vec<String> {
+    let named = [
+        r"nri-runc[:_-](\d+\.\d+\.\d+)",
+        r"(?m)^(?:version|appVersion|    newTag): (\d\S*)$",
+        r#"app\.kubernetes\.io/version: "([^"]+)""#,
+    ];
+    let found = named.into_iter().flat_map(|named| {
+        let all: Vec<_> = Regex::new(named).unwrap().captures_iter(text).collect();
+        all.into_iter().map(|found| found[1].to_owned())
+    });
+    found.filter(|found| found != version).collect()
+}
+
+#[test]
+fn the_version_is_the_same_in_pages_and_manifests() {
+    let version = value("version").unwrap();
+    let texts = texts();
+    let texts = texts.iter().filter(|(name, _)| {
+        let is_read = name.starts_with("docs/") || name.starts_with("contrib/kubernetes/");
+        (is_read && !name.ends_with(".toml")) || name == "README.md"
+    });
+    let mut named = 0;
+    for (name, text) in texts {
+        let wrong = other_versions(text, &version);
+        assert!(wrong.is_empty(), "{name}: {wrong:?}; Cargo.toml has {version}");
+        named += other_versions(text, "").len();
+    }
+    assert!(named > 20, "{named} versions were found");
+}
+
+#[test]
+fn another_version_of_a_package_or_image_is_found() {
+    for wrong in [
+        "apt install ./nri-runc_0.1.9-1_amd64.deb",
+        "tar -xzf nri-runc-0.1.9-x86_64.tar.gz",
+        "image: \"localhost/nri-runc:0.1.9\"",
+        "name: x\nappVersion: 0.1.9\n",
+        "    newTag: 0.1.9",
+        "    app.kubernetes.io/version: \"0.1.9\"",
+    ] {
+        assert_eq!(other_versions(wrong, "0.2.0"), ["0.1.9"], "{wrong}");
+        assert_eq!(other_versions(wrong, "0.1.9"), [""; 0], "{wrong}");
+    }
+}

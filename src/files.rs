@@ -386,8 +386,8 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
     read_text(path, limits::KERNEL_FILE)
 }
 
-/// Reads a file of `/proc` or of a cgroup with three system calls: the kernel returns it in one
-/// read.
+/// Reads a file of `/proc` or of a cgroup with three system calls. It must be one that the kernel
+/// returns in one read: of lists such as `cgroup.procs` a read may return one page.
 ///
 /// # Errors
 /// As [`read`], and when it does not fit the buffer.

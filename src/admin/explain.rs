@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The output of `explain`: one container, one pod, or all matches of a name.
+//! The output of `explain`: one container, one pod, or all matches of a name. The daemon answers
+//! from its records in memory; no file is read here.
 
 use std::fmt::Write as _;
 

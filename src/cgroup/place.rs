@@ -245,7 +245,7 @@ impl CgroupFiles for Cgroups {
     }
 }
 
-/// Reads a file of the kernel, with three system calls if it is short, as nearly all are.
+/// Reads a file of one value or record, with three system calls if it is short, as nearly all are.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     match files::read_at_once(path, &mut [0; limits::CGROUPS_OF_PROCESS]) {
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {

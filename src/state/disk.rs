@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's form on disk: one JSON file for each container and pod, replaced in one step, and
-//! the engine's documents beside them. An unusable file is moved to the folder `aside`, reported in
+//! The store's form on disk, below `RUN_DIR/state`: one JSON file for each container (`containers`)
+//! and pod (`pods`), replaced in one step, and the engine's documents (`pristine`). An unusable file is moved to the folder `aside`, reported in
 //! one line, and never prevents the daemon's start. If a file cannot be read for a temporary
 //! reason, the daemon's start fails and is retried, so that no container is lost because the daemon
 //! ran out of file descriptors.

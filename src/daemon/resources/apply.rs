@@ -84,22 +84,21 @@ pub(crate) async fn apply(
     found: Option<(Rc<Container>, CheckedUpdate)>,
 ) -> Result<()> {
     let _writing = turn_to_write(daemon, key).await?;
-    let is_unchanged = |(checked, _): &(Rc<Container>, _)| {
+    let is_unchanged = |(checked, _): &&(Rc<Container>, _)| {
         daemon.container(key).is_some_and(|record| Rc::ptr_eq(&record, checked))
     };
-    let record = match found.as_ref().filter(|found| is_unchanged(found)) {
-        // The check found it alive.
-        Some((checked, _)) => Rc::clone(checked),
-        None => living(daemon, key)?,
-    };
+    let unchanged = found.as_ref().filter(is_unchanged).map(|(checked, _)| Rc::clone(checked));
+    let is_unchanged = unchanged.is_some();
+    // The check found an unchanged one alive.
+    let record = unchanged.map_or_else(|| living(daemon, key), Ok)?;
     if record.is_starting() {
         return Err(UpdateError::Starting);
     }
     let moved = classes::enter(daemon, &record, requested.rdt_class.as_deref())?;
     let found = found.filter(|(checked, _)| checked.incarnation == record.incarnation);
-    let found = found.map(|(checked, CheckedUpdate { route, writes })| CheckedUpdate {
+    let found = found.map(|(_, CheckedUpdate { route, writes })| CheckedUpdate {
         route,
-        writes: writes.filter(|_| Rc::ptr_eq(&checked, &record)),
+        writes: writes.filter(|_| is_unchanged),
     });
     let update = ResourceUpdate { daemon, record: &record, requested };
     let done = update.apply(found).await;

@@ -105,7 +105,7 @@ bench-compare: setup newer
 	@sh scripts/bench-compare.sh '$(REV)' "$$NRI_RUNC_BENCH"
 
 # What is too long for every change, before a release: the oldest Rust, the book, the sizes of `make soak` with a limit.
-release-check: setup
+release-check: setup newer
 	@sh scripts/release-check.sh
 
 # The last lines say what was skipped, and why.
@@ -120,7 +120,7 @@ interop_tests:
 	cargo test --locked --test engines containerd::live -- --nocapture --test-threads=1
 	cargo test --locked --test engines containerd::compared::
 	CRITEST=$(CURDIR)/target/tools/newer/critest-1.37.0/critest cargo test --locked --test engines containerd::critest
-	cargo test --locked --test engines -- containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::
+	cargo test --locked --test engines -- containerd::template:: containerd::own_nri:: containerd::effect:: containerd::verbs:: containerd::metrics::
 	cargo test --locked --test pure go_types -- --nocapture
 
 # The tests of Docker, Podman and CRI-O with newer ones, built from source (Go).

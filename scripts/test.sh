@@ -19,6 +19,10 @@ run sh scripts/left.sh sh scripts/skips.sh test sh scripts/again.sh cargo test -
 # These are never rerun: a test alone would be built without the features of the others.
 run env AT_MOST=0 sh scripts/again.sh cargo test --locked --no-fail-fast -p nri-api -p nri-adaptation -p nri-transport -p nri-plugin \
     -p oci-document -p network-logger -p rdt -p v010-adapter -p writable-cgroups --features nri-api/services,nri-api/json,nri-plugin/harness
+# The examples of these crates, which the tests have built.
+for example in adjustment handshake every_event; do
+    run "${CARGO_TARGET_DIR:-target}/debug/examples/$example"
+done
 [ -n "$failed" ] || run sh scripts/matrix.sh tested
 run cargo test --locked --doc
 if [ -n "$failed" ]; then

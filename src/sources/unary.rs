@@ -177,7 +177,7 @@ pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
     let [a, b, c, kind, flags, number @ ..] = head;
     let size = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
     if size > FRAME_LIMIT {
-        return Err(Error::new("it sent more than was requested"));
+        return Err(Error::new("its answer is longer than nri-runc accepts, or compressed"));
     }
     let mut body = vec![0_u8; size];
     stream.read_exact(&mut body).await?;
@@ -244,7 +244,7 @@ async fn responses(stream: &mut UnixStream, count: usize) -> Result<Vec<Response
         let Frame { kind, flags, stream: number, body } = next_frame(stream).await?;
         total += body.len();
         if total > usize::try_from(limits::CONTAINERD_ANSWER).unwrap_or(0) {
-            return Err(Error::new("it sent more than was requested"));
+            return Err(Error::new("its answer is longer than nri-runc accepts, or compressed"));
         }
         let at = usize::try_from(number / 2).unwrap_or(usize::MAX);
         if let Some(stream) = streams.get_mut(at).filter(|_| number % 2 == 1) {
@@ -274,7 +274,9 @@ impl ResponseStream {
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]);
         let length = usize::try_from(length).ok().filter(|length| *length <= limit);
         let length = length.filter(|_| head[0] == 0);
-        let length = length.ok_or_else(|| Error::new("it sent more than was requested"))?;
+        let length = length.ok_or_else(|| {
+            Error::new("its answer is longer than nri-runc accepts, or compressed")
+        })?;
         if rest.len() < length {
             return Ok(None);
         }

@@ -8,6 +8,8 @@ mod argv;
 mod failures;
 mod fuzz;
 mod length;
+mod linear;
+mod lossless;
 mod recorded_calls;
 mod rules;
 mod schema;

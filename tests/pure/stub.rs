@@ -287,7 +287,7 @@ async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
 }
 
 #[tokio::test]
-async fn a_failure_policy_is_declared_with_the_configuration() {
+async fn the_reply_to_configure_declares_the_failure_policy() {
     let (client, _server, _stub, _) = with_an_old_runtime().await;
     let answer = client.configure(context(), &Default::default()).await.unwrap();
     assert!(answer.failure_policy.fail_request && !answer.failure_policy.keep_connected);

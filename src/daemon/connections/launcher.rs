@@ -227,7 +227,7 @@ async fn keep_plugin(
             return;
         }
         let is_changed = wanted_file.borrow().as_ref() != Some(&file);
-        if is_changed || current.is_none() && gives_way(&daemon, &file, &mut wanted_file).await {
+        if is_changed || current.is_none() && give_way(&daemon, &file, &mut wanted_file).await {
             pauses = Pauses::default();
             continue;
         }
@@ -277,7 +277,7 @@ async fn which_stays(
 
 /// Waits while an external process is connected under the name of a plugin with `displace = "any"`:
 /// the two would replace each other repeatedly. Returns whether such a process was connected.
-async fn gives_way(
+async fn give_way(
     daemon: &Daemon,
     file: &PluginFile,
     wanted_file: &mut Receiver<Option<PluginFile>>,

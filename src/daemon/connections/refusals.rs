@@ -56,7 +56,7 @@ pub(super) fn report(
         // A contested connection is counted as a takeover instead.
         metrics.count_refused_connection();
     }
-    if has_line(daemon, kind, line) {
+    if admit_line(daemon, kind, line) {
         log_refusal(daemon, kind, id, (line, reason));
     }
 }
@@ -91,14 +91,14 @@ pub(super) fn report_plugin(
     // The daemon starts launched plugins itself, with pauses, and configured plugins are few, so
     // each line is logged.
     let is_known = is_launched || daemon.config().names_plugin(id);
-    if is_known || has_line(daemon, kind, line) {
+    if is_known || admit_line(daemon, kind, line) {
         info!(plugin = id, "{line}");
         daemon.audit_plugin(action, id, reason);
     }
 }
 
 /// Whether to log this event. The first suppressed event schedules a line with the number of suppressed events.
-fn has_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
+fn admit_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
     match daemon.report.connections.room(kind, line, Instant::now()) {
         Room::Line => true,
         Room::HeldBack { is_first: false } => false,

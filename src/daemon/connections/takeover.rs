@@ -73,7 +73,7 @@ impl Takeover {
 
     /// Refuses a newcomer if processes keep replacing each other; never an upgrade, nor while `old` is doubtful.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
-        if self.is_upgrade || old.is_doubtful() {
+        if self.is_upgrade || old.is_failing() {
             return Ok(());
         }
         let (takeovers, at) = (&daemon.registry.takeovers, Instant::now());

@@ -171,7 +171,7 @@ impl ConnectedPlugin {
     }
 
     /// Whether the plugin has a strike or is gone; another process may then replace it (D41).
-    pub(crate) fn is_doubtful(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.has_strikes() || self.is_gone()
     }
 

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_the_hosts_file_outside_of_containers() {
+    fn exe_matches_only_the_hosts_file_outside_of_containers() {
         let own = program("/opt/nri/plugins/*");
         assert!(facts().fits(&own) && facts().fits(&program("/opt/nri/plugins/10-a")));
         for other in ["/opt/nri/*", "/opt/nri/plugins", "/opt/*/10-a", "/opt/nri/plugins/1"] {

@@ -101,7 +101,7 @@ impl Recorders {
 
     fn send(&self, line: &Value) {
         let line: Rc<str> = format!("{line}\n").into();
-        self.listeners.borrow_mut().retain(|listener| listener.takes(&line));
+        self.listeners.borrow_mut().retain(|listener| listener.queue(&line));
     }
 }
 
@@ -142,7 +142,7 @@ struct Listener {
 
 impl Listener {
     /// Queues a line; returns whether there was space and a reader. An empty queue takes a line of any length.
-    fn takes(&self, line: &Rc<str>) -> bool {
+    fn queue(&self, line: &Rc<str>) -> bool {
         let waiting = self.queued.get();
         let bytes = waiting + line.len();
         let has_room = waiting == 0 || bytes <= limits::RECORDING_BACKLOG_BYTES;
@@ -166,15 +166,15 @@ mod tests {
         for (second, is_taken) in [(half, true), (half + 1, false)] {
             let recorders = Recorders::default();
             let mut recording = recorders.listen();
-            let takes = |bytes| recorders.listeners.borrow()[0].takes(&line(bytes));
-            assert!(takes(half), "it has room");
-            assert_eq!(takes(second), is_taken, "{second}");
+            let queue = |bytes| recorders.listeners.borrow()[0].queue(&line(bytes));
+            assert!(queue(half), "it has room");
+            assert_eq!(queue(second), is_taken, "{second}");
             // Each line that was read frees its space.
             while recording.queued.get() > 0 {
                 assert!(recording.next().await.is_some());
             }
-            assert!(takes(4 * half), "one line is queued however long");
-            assert!(!takes(1));
+            assert!(queue(4 * half), "one line is queued however long");
+            assert!(!queue(1));
         }
     }
 

@@ -180,7 +180,7 @@ pub(crate) async fn look_out(daemon: Rc<Daemon>) {
         for drift in rows.difference(&known) {
             let Drift { container, field, owner, expected, actual, .. } = drift;
             daemon.emit(container, drift.to_event());
-            if daemon.report.few_lines.has_room(FewOf::Drift, owner) {
+            if daemon.report.few_lines.admit(FewOf::Drift, owner) {
                 let id = &container.id;
                 warn!("{id}: {field} is {actual}, not {expected} as {owner} set it");
             }

@@ -41,7 +41,7 @@ pub(crate) async fn carry_out(
             Ok(key) => key,
             Err(update_error) => {
                 let plugin = askers.join(",");
-                if daemon.report.few_lines.has_room(FewOf::Eviction, &plugin) {
+                if daemon.report.few_lines.admit(FewOf::Eviction, &plugin) {
                     warn!("{}: {plugin}: eviction: {update_error}", quoted(&container_id));
                 }
                 continue;
@@ -54,7 +54,7 @@ pub(crate) async fn carry_out(
         }
         if let Err(why) = evicted {
             let (plugin, reason) = (askers.join(","), format!("its eviction failed: {why}"));
-            if daemon.report.few_lines.has_room(FewOf::Eviction, &plugin) {
+            if daemon.report.few_lines.admit(FewOf::Eviction, &plugin) {
                 warn!(plugin, container_id = key.id, "{}: {plugin}: {reason}", key.id);
             }
             let refused = || AuditEntry::new(AuditAction::Refused).at_event(EVICTION);

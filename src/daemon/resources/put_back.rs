@@ -82,11 +82,14 @@ impl PutBacks {
         };
         let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();
         let Some(first) = due.first() else { return };
-        let has_room = || daemon.report.few_lines.has_room(FewOf::Drift, &first.owner);
+        let admit = || daemon.report.few_lines.admit(FewOf::Drift, &first.owner);
         let id = &record.key.id;
         if !self.admit(&record.key) {
-            if has_room() {
-                warn!("{id}: {} is not restored: it was restored too often", first.field);
+            if admit() {
+                warn!(
+                    "{id}: {} is not restored: too many values of it or of the node were restored recently",
+                    first.field
+                );
             }
             return;
         }
@@ -94,7 +97,7 @@ impl PutBacks {
         match write(daemon, record, &due, place).await {
             Ok(()) => note(daemon, record, &due),
             Err(why) => {
-                if has_room() {
+                if admit() {
                     warn!("{id}: {} could not be restored: {why}", first.field);
                 }
                 let entry = || AuditEntry::new(AuditAction::Skipped).at_event(EVENT);

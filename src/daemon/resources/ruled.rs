@@ -35,7 +35,7 @@ pub(crate) fn note_hits(
         if record.is_none() || hits.len() >= limits::RULE_HITS || hits.iter().any(is_known) {
             continue;
         }
-        if daemon.report.few_lines.has_room(FewOf::WouldRefuse, &note.plugin) {
+        if daemon.report.few_lines.admit(FewOf::WouldRefuse, &note.plugin) {
             warn!("{}: a rule in audit mode would refuse it: {note}", quoted(&key.id));
         }
         daemon.audit(&key, || {
@@ -71,7 +71,7 @@ pub(super) fn note_dropped(
         let what = if *is_eviction { "its eviction" } else { "an update" };
         let reason = format!("{what} requested at {event} failed: {note}");
         let of = if *is_eviction { FewOf::Eviction } else { FewOf::Update };
-        if daemon.report.few_lines.has_room(of, &note.plugin) {
+        if daemon.report.few_lines.admit(of, &note.plugin) {
             warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
         }
         if let Ok(key) = target::find(daemon, &note.container, subject) {

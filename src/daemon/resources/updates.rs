@@ -397,7 +397,7 @@ fn unmet(update_request: &UpdateRequest, update_error: &UpdateError) -> Skipped 
 fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &UpdateError) {
     let skipped = unmet(update_request, update_error);
     let (plugin, id) = (&skipped.plugin, &update_request.id);
-    let has_line = daemon.report.few_lines.has_room(FewOf::Update, plugin);
+    let has_line = daemon.report.few_lines.admit(FewOf::Update, plugin);
     if has_line {
         warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
     }

@@ -90,8 +90,7 @@ pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>,
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min().ok_or_else(|| {
-        Error::new(format!("no container or pod has the ID {wanted}"))
-            .hint("see: nri-runc nri pods")
+        Error::new(format!("no container matches {wanted}")).hint("see: nri-runc nri pods")
     })?;
     Ok(ranked.iter().filter(|(rank, _)| *rank == best).map(|(_, it)| it.key.clone()).collect())
 }

@@ -33,7 +33,7 @@ use crate::error::in_our_words;
 
 /// Logs that a listener could not accept a connection, at most a few times a minute.
 fn unaccepted(daemon: &Daemon, listener: &str, error: &io::Error) {
-    if daemon.report.few_lines.has_room(FewOf::Unaccepted, listener) {
+    if daemon.report.few_lines.admit(FewOf::Unaccepted, listener) {
         warn!("{listener}: {}", in_our_words(error));
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct FewLines(Rc<LineLimit<(FewOf, String)>>);
 
 impl FewLines {
     /// Counts an event, and returns whether to log it. The first suppressed event schedules the line about all of them.
-    pub(crate) fn has_room(&self, of: FewOf, name: &str) -> bool {
+    pub(crate) fn admit(&self, of: FewOf, name: &str) -> bool {
         let kind = (of, name.to_owned());
         let room = self.0.room(kind.clone(), limits::LISTED, Instant::now());
         if room == (Room::HeldBack { is_first: true }) {
@@ -72,9 +72,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         tokio::task::LocalSet::new().block_on(&runtime, async {
             let few = FewLines::default();
-            let lines = (0..100).filter(|_| few.has_room(FewOf::Update, "10-a")).count();
+            let lines = (0..100).filter(|_| few.admit(FewOf::Update, "10-a")).count();
             assert_eq!(lines, limits::LISTED);
-            assert!(few.has_room(FewOf::Update, "10-b") && few.has_room(FewOf::Eviction, "10-a"));
+            assert!(few.admit(FewOf::Update, "10-b") && few.admit(FewOf::Eviction, "10-a"));
             let kind = (FewOf::Update, "10-a".to_owned());
             let line = few.0.take_held_back(&kind).map(|count| kind.0.more(&kind.1, count));
             assert_eq!(line.as_deref(), Some("10-a: 80 more updates failed within a minute"));

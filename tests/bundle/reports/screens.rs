@@ -496,7 +496,7 @@ fn ids_of_engines_are_short_and_wide_ones_are_whole() {
 /// Each verb prints one line to a user without permission, and judges nothing that it could not
 /// read.
 #[test]
-fn without_root_each_verb_fails_in_one_line() {
+fn verbs_that_need_root_fail_in_one_line_without_it() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !nix::unistd::geteuid().is_root() {

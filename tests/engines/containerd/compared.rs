@@ -222,7 +222,7 @@ async fn observe(engine: &Engine, socket: &str) -> Observed {
     life.extend(snapshot.into_iter().map(|it| ("Synchronize".into(), json!({"container": it}))));
     let mut of: BTreeMap<&'static str, EventsByKey> = BTreeMap::new();
     for (event, request) in life {
-        // Validators receive the adjustment (`tests/adaptation`), not the container.
+        // Validators receive the adjustment (`tests/operator/adaptation`), not the container.
         if event == Event::ValidateContainerAdjustment.name() {
             continue;
         }

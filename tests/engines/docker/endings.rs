@@ -147,7 +147,7 @@ fn a_create_of_a_missing_program_is_undone_and_reported() {
 }
 
 #[test]
-fn a_daemon_started_by_a_docker_container_outlives_it() {
+fn a_daemon_started_for_a_docker_container_outlives_it() {
     let Some(mut docker) = Docker::before_install() else { return };
     docker.installs(&[]);
     docker.start();

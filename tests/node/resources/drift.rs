@@ -174,10 +174,7 @@ fn drift_fails_for_unknown_containers_and_skips_unowned_values() {
     write(&place, "pids", "pids.max", "50");
     assert_eq!(drift(&place, &["c1"]).0, Some(3));
     let (code, _, printed) = drift(&place, &["nobody"]);
-    assert!(
-        code == Some(1) && printed.contains("no container or pod has the ID nobody"),
-        "{printed}"
-    );
+    assert!(code == Some(1) && printed.contains("no container matches nobody"), "{printed}");
     place.host.kill_daemon();
     let (code, _, printed) = drift(&place, &[]);
     assert!(code == Some(1) && printed.contains("the daemon is not running"), "{printed}");

@@ -56,7 +56,7 @@ fn a_container_made_while_disabled_has_no_older_mark() {
 }
 
 #[test]
-fn a_later_update_keeps_all_of_many_values_in_the_mark() {
+fn an_update_keeps_hundreds_of_variables_in_the_mark() {
     const VARIABLES: usize = 450;
     let host = started("");
     let adjust = (0..VARIABLES).fold(Adjustment::new(), |all, n| all.env(&format!("V{n}"), "1"));

@@ -2,7 +2,7 @@
 //! The folders of `fixtures/adaptation`: each is decided by the pure core and, over real sockets,
 //! by `nri-runc nri replay`, with the same verdict; and every field has its cases.
 //! `UPDATE_GOLDEN=1` writes the verdicts; review the diff.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 mod case;
 mod live;

@@ -213,7 +213,7 @@ fn an_edited_configuration_is_kept_and_reported() {
     assert_eq!(text, "autostart = false\n");
 }
 
-/// Executable files that are not nri-runc: text, another program, half a program, one for another
+/// Executable files that are not nri-runc: text, another program, an eighth of a program, one for another
 /// processor, one that fails, and one with other output.
 #[test]
 fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
@@ -225,7 +225,7 @@ fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
     foreign[18] = 0xf3; // e_machine
     let files: [(&str, &[u8]); 6] = [
         ("text", b"nothing to execute\n"),
-        ("truncated", &built[..built.len() / 3]),
+        ("truncated", &built[..built.len() / 8]),
         ("foreign", &foreign),
         ("runtime", b"#!/bin/sh\necho 'runc version 1.1.5'\n"),
         ("failing", b"#!/bin/sh\necho nri-runc nri 1.0; exit 3\n"),

@@ -106,8 +106,12 @@ fn tests_that_fail_still_fail_before_the_list() {
 fn make_test(fails_for: &str) -> (String, Option<i32>) {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name);
-    for folder in ["scripts", "bin"] {
-        std::fs::create_dir(path(folder)).unwrap();
+    for folder in ["scripts", "bin", "target/debug/examples"] {
+        std::fs::create_dir_all(path(folder)).unwrap();
+    }
+    for example in ["adjustment", "handshake", "every_event"] {
+        let says = format!("#!/bin/sh\necho {example}\n");
+        program::put(&path("target/debug/examples").join(example), says.as_bytes());
     }
     for script in ["test.sh", "left.sh", "skips.sh", "again.sh", "matrix.sh"] {
         let from = program::project().join("scripts").join(script);
@@ -119,6 +123,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
     let programs = format!("{}:/usr/bin:/bin", path("bin").display());
     let mut script = Command::new("sh");
     script.arg(path("scripts/test.sh")).env("PATH", programs).env("LEFT_IN", path("bin"));
+    script.env_remove("CARGO_TARGET_DIR");
     let output = script.output().unwrap();
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
@@ -127,7 +132,7 @@ fn make_test(fails_for: &str) -> (String, Option<i32>) {
 fn a_failure_stops_no_part_of_make_test_and_fails_it() {
     for (fails_for, code) in [("nothing", 0), ("--tests", 1), ("--doc", 1)] {
         let (printed, status) = make_test(fails_for);
-        for part in ["make", "--no-fail-fast --tests", "--doc"] {
+        for part in ["make", "--no-fail-fast --tests", "every_event", "--doc"] {
             assert!(printed.contains(part), "{fails_for}, {part}: {printed}");
         }
         assert_eq!(status, Some(code), "{fails_for}: {printed}");

@@ -57,8 +57,8 @@ pub(crate) async fn serve_all(daemon: Rc<Daemon>, listener: UnixListener) {
             accepted = accept::next(async || listener.accept().await, failed) => accepted,
             () = daemon.registry.roster.until_held(true) => continue,
         };
-        // A full queue in the kernel prevents other plugins from connecting, so the daemon empties
-        // the queue before it handles any connection.
+        // A full queue in the kernel prevents other plugins from connecting, so the daemon accepts
+        // many connections before it handles any.
         let mut cgroups = BTreeMap::new();
         assign_slot(&daemon, &slots, &mut cgroups, first);
         for _at_once in 1..ACCEPTED_AT_ONCE {
@@ -208,8 +208,8 @@ pub(super) async fn admit(
     peer: Option<PluginPeer>,
     registration: &Registration,
 ) {
-    // Waits for the pod addresses that a starting daemon looks up, so that Synchronize contains the
-    // addresses.
+    // Waits at most 2 s for the pod addresses that a starting daemon looks up, so that Synchronize contains
+    // most of them.
     drop(daemon.looking_up.lock().await);
     let (id, launched) = (plugin.id().to_owned(), peer.is_none());
     daemon.forget_gone_plugins();
@@ -267,7 +267,7 @@ pub(super) async fn admit(
 }
 
 /// Begins to replace the connection of the same identity, if there is one; else checks that one more plugin may
-/// connect.
+/// connect: launched and configured plugins always may.
 fn begin_takeover(
     daemon: &Rc<Daemon>,
     plugin: &Plugin,

@@ -28,7 +28,7 @@ pub(super) struct LaunchedRun {
     /// The file that was executed.
     pub(super) file: PluginFile,
     registration: Registration,
-    /// Follows the plugin; ends with the plugin's process.
+    /// Follows the plugin; ends with the plugin's process, or [`LEAVING`] after its connection.
     task: JoinHandle<()>,
 }
 
@@ -92,7 +92,7 @@ impl LaunchedRun {
         Some(Self { file: file.clone(), registration, task })
     }
 
-    /// Waits until the plugin is synchronized; false if its process ends before that.
+    /// Waits until the plugin is synchronized; false if it disconnects or its process ends before that.
     pub(super) async fn wait_until_synchronized(&mut self) -> bool {
         tokio::select! {
             is_synchronized = self.registration.wait_until_synchronized() => is_synchronized,
@@ -100,14 +100,14 @@ impl LaunchedRun {
         }
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the run has ended.
     pub(super) async fn ended(&mut self) {
         if !self.task.is_finished() {
             let _finished = (&mut self.task).await;
         }
     }
 
-    /// Whether the process has ended.
+    /// Whether the run has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }
@@ -144,7 +144,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     wait_until_gone(process.as_ref()).await;
 }
 
-/// Follows the process of a registered plugin until it exits; `stays` ends with the plugin's connection.
+/// Follows a registered plugin like [`follow`]; `stays` ends with the plugin's connection.
 async fn follow_process(
     stays: impl Future<Output = ()>,
     process: Option<OwnedFd>,
@@ -161,7 +161,7 @@ async fn follow_process(
 }
 
 fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
-    // Without a descriptor of the process, only the connection shows its end.
+    // Without a descriptor of the process, only the connection shows the plugin's end.
     let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok())?;
     pidfd::open(pid).or_absent()?
 }

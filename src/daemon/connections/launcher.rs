@@ -36,7 +36,7 @@ const QUIET_CHECK: Duration = Duration::from_secs(10);
 /// may lead outside the watched folders.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
-/// Pauses before an exited plugin is restarted: the first, and the longest.
+/// Pauses before a plugin is started again after an exit or a failed start: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 

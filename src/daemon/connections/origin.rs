@@ -3,8 +3,8 @@
 //! (`[plugin.NAME] from`, decision D44): what the kernel and the daemon's records of pods show about the process.
 //!
 //! A process's claims about itself prove nothing. A PID may be reused, so the process is held by a descriptor: the one
-//! that the kernel made when it connected (SO_PEERPIDFD, since Linux 6.5), else one opened now, while the connection
-//! lasts. Facts about a process that has since ended prove nothing. This module decides nothing.
+//! that the kernel gives for the process that connected (SO_PEERPIDFD, since Linux 6.5), else one opened now, while the
+//! connection lasts. Facts about a process that has since ended prove nothing. This module decides nothing.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,14 +50,14 @@ fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
             let process = pidfd::open(pid).or_absent()??;
             (!has_hung_up(stream)).then_some(process)
         }
-        // The process has ended, or is in another PID namespace.
+        // The process has ended, or the daemon has no free descriptor.
         Err(_) => None,
     }
 }
 
 fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
     let pod = own_pod::pod_of_process(daemon, pid);
-    // A process whose cgroup cannot be read may be in a container.
+    // If its pod cannot be determined, the process may be in a container.
     let is_contained = !matches!(pod, Ok(None));
     let pod = pod.or_absent().flatten();
     let pod = pod.filter(|pod| !pod.is_doubtful && !pod.namespace.is_empty());
@@ -73,7 +73,7 @@ fn facts_of(daemon: &Daemon, pid: u32) -> PeerFacts {
     }
 }
 
-/// Determines whether the process executes this host's file, if an `exe:` rule needs that. The
+/// Determines whether the process executes this host's file, if an `exe:` pattern needs that. The
 /// process chose the path, and its file system may hang: the calls run on another thread, and a
 /// time-out proves nothing.
 pub(super) async fn look_at_program(daemon: &Daemon, peer: &PluginPeer) {
@@ -102,8 +102,8 @@ fn is_program_of_host(host: &Host, pid: u32, program: &str) -> bool {
     Path::new(program).is_absolute() && executed.is_some() && executed == file(&host.path(program))
 }
 
-/// Whether the process shares the daemon's user and PID namespaces; then it is in no container,
-/// even if its mounts differ.
+/// Whether the process shares the daemon's user and PID namespaces, as a container's may too (`hostPID`);
+/// its mounts may differ.
 fn is_process_of_host(host: &Host, pid: u32) -> bool {
     let namespace = |process: &str, kind: &str| {
         let path = host.path(format!("/proc/{process}/ns/{kind}"));

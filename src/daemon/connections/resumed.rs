@@ -17,7 +17,7 @@ use crate::plugin::{Plugin, PluginFile, ProcessLog, SavedPlugin};
 /// Registers a resumed plugin, with the pods and containers that it knows.
 ///
 /// # Errors
-/// Fails when its descriptor is unusable; its connection is then closed.
+/// Fails when its descriptor or its saved state is unusable; its connection is then closed.
 pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
     saved: SavedPlugin,

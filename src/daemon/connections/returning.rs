@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines the plugins for which creates wait after a daemon start (decision D14): previously connected
-//! plugins, pre-installed plugins, and plugins that the operator names, unless a plugin cannot reconnect.
+//! plugins that may reconnect, pre-installed plugins, and plugins that the operator names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -25,7 +25,7 @@ fn file(daemon: &Daemon) -> std::path::PathBuf {
     daemon.config().run_dir.join("state/plugins.json")
 }
 
-/// Records the connected plugins, each with its process and whether a supervisor would restart it.
+/// Records the connected plugins, each with its process and its pod, and whether systemd may restart it.
 pub(crate) fn remember(daemon: &Daemon) {
     let rows = daemon.registry.connected().into_iter().map(|plugin| row(daemon, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
@@ -66,7 +66,8 @@ pub(crate) fn synchronize_anew(daemon: &Daemon, plugins: &[Rc<ConnectedPlugin>],
     }
 }
 
-/// Makes creates wait for the plugins that a reload adds to [`configured`]; `before` is the old configuration.
+/// Makes creates wait for the plugins that a reload adds to [`configured`], unless they are connected or the engine
+/// serves plugins itself; `before` is the old configuration.
 pub(crate) fn expect_added(daemon: &Daemon, before: &Config) {
     let config = daemon.config();
     let added: BTreeMap<_, _> = if daemon.is_bystander() {
@@ -179,7 +180,7 @@ pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
     lines().max_by_key(|path| path.len()).unwrap_or_default().to_owned()
 }
 
-/// Whether systemd would restart the process of this cgroup: it is in a system service, not in a session.
+/// Whether systemd may restart the process of this cgroup: it is in a system service, not in a session.
 fn is_service(cgroup: &str) -> bool {
     let last = cgroup.rsplit('/').next().unwrap_or_default();
     cgroup.starts_with("/system.slice/") && last.ends_with(".service")

@@ -34,7 +34,7 @@ pub(super) async fn encode(
         let of_container = |container: &Container| messages::container_encoded(container, false);
         EncodedSnapshot { pods, containers: turns.encode(containers, of_container).await }
     };
-    // Few containers are paused, so all are encoded as running while the paused ones are being
+    // Few containers are paused, so all are encoded as if none were, while the paused ones are being
     // found; these are then encoded again.
     let (paused, mut encoded) = tokio::join!(turns.find_paused(containers), encode_all);
     for at in paused {

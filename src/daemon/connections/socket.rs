@@ -125,11 +125,11 @@ pub(crate) enum SocketChange {
     Bound(Bound),
 }
 
-/// Opens the plugin socket of the configuration `next` if it differs; the socket in use stays
-/// unchanged.
+/// Returns the change that the configuration `next` needs. A socket at another path is already
+/// opened; the socket in use stays unchanged.
 ///
 /// # Errors
-/// Fails when it cannot be opened, or another process listens there.
+/// Fails when a socket cannot be opened, or another process listens there.
 pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
     let now = daemon.config();
     let place = |config: &Config| (!config.disable_connections).then(|| config.socket_path.clone());
@@ -293,7 +293,8 @@ fn is_ours(daemon: &Daemon, path: &Path) -> bool {
     daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
-/// Whether the other process still listens at the path, as far as can be seen without connecting to it.
+/// Whether the other process still listens at the path; also false if only a connection can show that, and the
+/// last one was [`CONNECT`] ago.
 async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
@@ -314,7 +315,7 @@ async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
     listed.await.unwrap_or(false)
 }
 
-/// Takes the path if no process listens there; else notes which process does.
+/// Takes the path if no process listens there; else notes why plugins cannot connect.
 async fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
     let file = SocketFile::of(path).or_absent();
     match socket::for_plugins(&daemon.config()) {

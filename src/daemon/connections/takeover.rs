@@ -3,8 +3,8 @@
 //! a restarted pod whose old process lingers, an upgraded file. The newcomer is configured and synchronized while the
 //! old connection stays in use; it replaces the old one once it has caught up.
 //!
-//! A newcomer that fails earlier changes nothing. If two processes repeatedly replace each other, the newcomer is
-//! refused. The registry keeps the plugins' order and their event queues.
+//! A newcomer that fails earlier changes nothing. If processes repeatedly replace each other, a newcomer is refused.
+//! The registry keeps the plugins' order and their event queues.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ impl Takeover {
     /// Begins a takeover if a plugin with the identity of `plugin` is connected.
     ///
     /// # Errors
-    /// Fails with the reason why the newcomer is refused, which is already logged.
+    /// Fails with the reason why the newcomer is refused, which is already reported.
     pub(super) fn begin(
         daemon: &Daemon,
         plugin: &Plugin,
@@ -71,7 +71,8 @@ impl Takeover {
         Ok(Some(takeover))
     }
 
-    /// Refuses a newcomer if processes keep replacing each other; never an upgrade, nor while `old` is doubtful.
+    /// Refuses a newcomer if the plugin was replaced too often, or if another pod's process has replaced the process
+    /// of the newcomer's pod. Never refuses an upgrade, nor any newcomer while `old` has a strike or is gone.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_failing() {
             return Ok(());
@@ -165,11 +166,11 @@ fn note(daemon: &Daemon, takeover: &Takeover, old: &ConnectedPlugin) {
     }
 }
 
-/// Ends a replaced connection: its requests in flight are answered first, then it receives Shutdown.
+/// Ends a replaced connection: it first answers its requests in flight, up to a time limit, then receives Shutdown.
 pub(super) async fn retire(daemon: Rc<Daemon>, old: Rc<ConnectedPlugin>, by: Rc<ConnectedPlugin>) {
     let passed = daemon.host.point(Point::DaemonTakeoverDone);
     log_failure("ending a replaced plugin", passed);
-    // No request lasts longer than its wrapper waits.
+    // No wrapper waits longer for its request.
     let _ended = tokio::time::timeout(daemon.config().debug_create_cap, old.requests_ended()).await;
     let passed = daemon.host.point(Point::DaemonTakeoverShutdown);
     log_failure("ending a replaced plugin", passed);

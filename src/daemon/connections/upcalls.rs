@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers the UpdateContainers requests that plugins send unprompted, those of a plugin one after the
-//! other. A plugin that replaces another connection cannot update before the replacement (D41).
+//! other, and notes changed subscriptions. A plugin that replaces another connection cannot update before the
+//! replacement (D41).
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -21,7 +22,7 @@ use crate::plugin::{PluginIdentity, Upcalls, api};
 struct UpdateRequests {
     requests: tokio::sync::mpsc::Sender<Unsolicited>,
     registered: Arc<OnceLock<PluginIdentity>>,
-    /// Wakes the task that records which plugins handle execs.
+    /// Makes the task that answers the requests also record whether plugins handle execs.
     subscribed: Arc<Notify>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct PluginExecs {
     pub(crate) notes: bool,
 }
 
-/// The plugins that handled execs and were connected to the previous program or daemon.
+/// What is known of the plugins that handled execs and were connected to the previous program or daemon.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
     /// Whether plugins of the previous program have yet to be registered again.
@@ -36,7 +36,7 @@ pub(crate) struct FormerExecs {
 }
 
 impl FormerExecs {
-    /// Records that plugins that protected execs are disconnected, but may return within this time.
+    /// Records that plugins that protected execs may return within this time.
     pub(crate) fn expect(&self, within: Duration) {
         self.expected.set(Instant::now().checked_add(within));
     }

@@ -3,8 +3,8 @@
 //! and containers that each knows (`ConnectedPlugin::known`). `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container that no rule hides from it exactly once, by
-//! Synchronize or by event. No event waits for a plugin that is still being synchronized: events are
-//! queued for it and sent afterwards.
+//! Synchronize or by event, unless it is too busy for the start event. No event waits for a plugin that is still
+//! being synchronized: events are queued for it and sent afterwards.
 //!
 //! This module never accepts a connection and changes no record. It imports `watch`.
 
@@ -249,7 +249,7 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
-    /// Returns every plugin that is or recently was connected, as `NN-name`.
+    /// Returns the plugins of these rows, as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
         self.rows().iter().map(PluginRow::id).collect()
     }
@@ -298,7 +298,7 @@ impl Registry {
     }
 
     /// Adds to the chain a plugin that has received its queued events, in place of all earlier
-    /// connections of its identity. Returns the replaced ones, which receive no further request or event.
+    /// connections of its identity. Returns the replaced ones, which take part only in requests that have begun.
     pub(crate) fn take_place(&self, plugin: &Rc<ConnectedPlugin>) -> Vec<Rc<ConnectedPlugin>> {
         plugin.mark_synchronized();
         let old = self.connected.replace(|other| is_predecessor(other, plugin), plugin);
@@ -311,7 +311,7 @@ impl Registry {
         old
     }
 
-    /// Removes a plugin: it receives no further request or event.
+    /// Removes a plugin: it takes part in no request or event that begins later.
     pub(crate) fn remove(&self, plugin: &Rc<ConnectedPlugin>, why: &str) {
         plugin.mark_gone();
         self.replaced.borrow_mut().retain(|other| !Rc::ptr_eq(other, plugin));
@@ -359,8 +359,8 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// Makes plugins that had not yet received a failed RunPodSandbox or CreateContainer forget the pod
-    /// or container: they must not receive the events of the rollback.
+    /// Makes plugins that did not receive this RunPodSandbox or CreateContainer forget the pod or container: they
+    /// must not receive its later events, such as those of a rollback.
     pub(crate) fn forget_unasked(
         &self,
         plugins: &[Rc<ChainedPlugin>],

@@ -33,7 +33,7 @@ pub(crate) struct PeerFacts {
     pub(crate) is_on_host: bool,
     /// Whether its program is this host's file at that path; `None` until an `exe:` pattern needs it.
     pub(crate) is_hosts_file: Cell<Option<bool>>,
-    /// Whether the process runs in a container on record, or may do so because its cgroup is unreadable.
+    /// Whether the process runs in a container on record, or may do so because that could not be determined.
     pub(crate) is_contained: bool,
     /// Namespace and name of its pod, if only the engine can have written them.
     pub(crate) pod: Option<(String, String)>,
@@ -75,7 +75,7 @@ impl PluginPeer {
         Ok(())
     }
 
-    /// Whether the process has one of these origins; else the reason, as a clause.
+    /// Whether the process has one of these origins, or none is demanded; else the reason, as a clause.
     fn fits_any(&self, origins: &[PluginOrigin]) -> Result<(), String> {
         if origins.is_empty() {
             return Ok(());

@@ -35,7 +35,7 @@ impl PreInstalled {
     /// Reads the folder of this configuration.
     ///
     /// # Errors
-    /// Fails when the folder is unreadable. Files that were read from it earlier stay known.
+    /// Fails when the folder is unreadable. Identities that were read from it earlier stay known.
     pub(crate) fn look(&self, config: &Config) -> io::Result<()> {
         let found = plugin::identities(&config.plugin_path);
         let mut known = self.0.borrow_mut();
@@ -71,12 +71,12 @@ impl PreInstalled {
 }
 
 impl Registry {
-    /// Whether the plugin `NN-name` (or the bare name) is synchronized.
+    /// Whether a plugin that satisfies the requirement `name` (or `NN-name`) is synchronized.
     pub(crate) fn is_present(&self, name: &str) -> bool {
         self.synchronized().iter().any(|chained| self.counts_as(chained, name))
     }
 
-    /// Whether the plugin is synchronized and no rule hides this pod from it.
+    /// Like [`is_present`](Self::is_present), but no rule may hide this pod from the plugin.
     pub(crate) fn is_present_for(&self, name: &str, pod: &RuledPod) -> bool {
         self.synchronized().iter().any(|chained| {
             self.counts_as(chained, name) && self.rules().hidden_by(chained.id(), pod).is_none()
@@ -84,7 +84,7 @@ impl Registry {
     }
 
     /// Returns a synchronized plugin of this name (or `NN-name`) that does not satisfy the requirement because the name
-    /// belongs to a file.
+    /// belongs, or may belong, to a file.
     pub(crate) fn stand_in(&self, name: &str) -> Option<String> {
         let connected = self.synchronized();
         let has_name = |chained: &&std::rc::Rc<ChainedPlugin>| {

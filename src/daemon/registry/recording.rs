@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records every request to plugins as it is sent, one JSON line each, in the form that `replay` reads. A recording
-//! whose reader is too slow is ended, so a recording never delays a container. Without a reader, nothing is recorded.
+//! Records the requests to plugins about pods and containers, except Synchronize, and the results of creations: one
+//! JSON line each, in the form that `replay` reads. A recording whose reader is too slow is ended, so a recording never
+//! delays a container. Without a reader, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +29,7 @@ pub(crate) struct Recorders {
 }
 
 impl Recorders {
-    /// Starts a recording of every request from now on, until its receiver is dropped or too slow.
+    /// Starts a recording of the requests from now on, until its receiver is dropped or too slow.
     pub(crate) fn listen(&self) -> Recording {
         let (sender, lines) = channel(limits::RECORDING_BACKLOG);
         let queued = Rc::new(Cell::new(0));
@@ -41,7 +42,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// Records an event, except UpdateContainer, whose request `verbs/update.rs` records.
+    /// Records an event, even if no plugin is subscribed to it; except UpdateContainer, which `verbs/update.rs` records.
     pub(crate) fn record_notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;

@@ -22,7 +22,7 @@ const EXIT_CHECK: Duration = Duration::from_millis(200);
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
     process: Option<OwnedFd>,
-    /// Whether the plugin is connected and about to replace a disconnected plugin (D41).
+    /// Whether the plugin is connecting, to replace a disconnected plugin (D41).
     is_successor: bool,
 }
 
@@ -67,7 +67,7 @@ impl ReturningPlugins {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }
 
-    /// Makes creates wait for these plugins too, and sets the deadline of all anew.
+    /// Makes creates wait for these plugins, besides those for which they wait now, and sets the deadline of all anew.
     pub(crate) fn expect_more(&self, more: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if more.is_empty() {
             return;

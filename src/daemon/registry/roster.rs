@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the rows of `plugins`: registered plugins, plugins in their handshake, and recently
-//! disconnected plugins. It only stores them; `connections` decides which plugins may register.
+//! Keeps the rows of `plugins`: registered plugins, plugins in their handshake, launched plugins, and recently
+//! disconnected or refused ones. It only stores them; `connections` decides which plugins may register.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -185,7 +185,7 @@ impl Roster {
     }
 
     /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
-    /// either.
+    /// either, unless a connected plugin has exactly this name.
     ///
     /// # Errors
     /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.
@@ -268,7 +268,7 @@ impl Roster {
     }
 
     /// Returns the plugins that disconnected or were refused within the last [`SHOWN`], and those that
-    /// disconnected earlier because of a time-out.
+    /// disconnected earlier with a strike.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();
         departed.retain(|(at, row)| row.struck || now.saturating_duration_since(*at) < SHOWN);
@@ -277,19 +277,19 @@ impl Roster {
         gone
     }
 
-    /// Records that the previous program started this plugin.
+    /// Records that the previous program launched this plugin.
     pub(crate) fn note_launched_before(&self, plugin: LaunchedBefore) {
         self.launched_before.borrow_mut().push(plugin);
     }
 
-    /// Takes the plugin `NN-name`, if the previous program started it.
+    /// Takes the plugin `NN-name`, if the previous program launched it.
     pub(crate) fn take_launched_before(&self, id: &str) -> Option<LaunchedBefore> {
         let mut all = self.launched_before.borrow_mut();
         let at = all.iter().position(|plugin| plugin.file.id() == id)?;
         Some(all.swap_remove(at))
     }
 
-    /// Takes all remaining plugins of the previous program.
+    /// Takes all remaining plugins that the previous program launched.
     pub(crate) fn take_all_launched_before(&self) -> Vec<LaunchedBefore> {
         self.launched_before.take()
     }
@@ -375,7 +375,7 @@ fn empty_row(index: &str, name: &str, state: PluginState, launched: bool) -> Plu
     PluginRow { index, name, state, launched, ..PluginRow::default() }
 }
 
-/// Returns the row of a plugin that has just disconnected.
+/// Returns the row of a plugin that has just disconnected or been refused.
 fn gone(row: PluginRow, why: &str) -> PluginRow {
     let at = now();
     let (gone_at, gone_time, reason) = (Some(at), rfc3339_nanos(at), Some(why.to_owned()));

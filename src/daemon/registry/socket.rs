@@ -50,8 +50,8 @@ impl PluginSocket {
     }
 
     /// Whether another process, normally the engine, has served NRI plugins ever since this daemon
-    /// started; a wrapper then only executes the runtime. False once the daemon has had the path: if the
-    /// path is lost later, connected plugins stay in use and required ones stay required.
+    /// started; a wrapper then only executes the runtime. False once the daemon has been in charge of plugins: if it
+    /// loses the path later, connected plugins stay in use and required ones stay required.
     pub(crate) fn is_bystander(&self) -> bool {
         !self.was_open.get() && matches!(*self.problem.borrow(), Some(NoPlugins::Taken(_)))
     }
@@ -85,7 +85,7 @@ impl PluginSocket {
         }
     }
 
-    /// Removes the socket file of this daemon, if it still exists.
+    /// Removes the socket file of this daemon, if it is still at this path.
     pub(crate) fn remove(&self, path: &Path) {
         if let Some(file) = self.file.get() {
             file.remove(path);

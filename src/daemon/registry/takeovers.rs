@@ -13,7 +13,7 @@ use super::connected::ConnectedPlugin;
 
 use crate::limits;
 
-/// Takeovers of one identity within [`WINDOW`] after which the next newcomer is refused, because two
+/// Takeovers of one identity within [`WINDOW`] after which the next newcomer is refused, because
 /// processes replace each other.
 pub(crate) const MOST: usize = 3;
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
@@ -33,7 +33,8 @@ struct History {
 pub(crate) struct Takeovers(RefCell<BTreeMap<String, History>>);
 
 impl Takeovers {
-    /// Records a takeover of the identity `id`; `displaced` is the pod of the replaced process.
+    /// Records a takeover of the identity `id`; `displaced` is the pod of the replaced process, if it differs from the
+    /// newcomer's.
     pub(crate) fn note(&self, id: &str, displaced: Option<String>, now: Instant) {
         let mut places = self.0.borrow_mut();
         drop_over(&mut places, now);
@@ -48,7 +49,7 @@ impl Takeovers {
         }
     }
 
-    /// Whether the identity `id` was taken over [`MOST`] times recently, so that two processes must
+    /// Whether the identity `id` was taken over [`MOST`] times within [`WINDOW`], so that processes must
     /// be replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Drops the attributes that the daemon inherited from the wrapper that started it (decision D10):
 //! CRI-O starts conmon under taskset, conmon may be in the pod's cgroup, an engine may have blocked
-//! signals. If an attribute would impair the daemon and cannot be dropped, the start is refused
-//! with the reason, because such a daemon would fail every container.
+//! signals. If a limit, a priority or no_new_privs would impair the daemon and cannot be changed, the start is
+//! refused with the reason, because such a daemon could fail every container.
 
 use std::io::Write;
 
@@ -62,7 +62,8 @@ pub(crate) fn lift_limits(is_inherited: bool) -> Result<()> {
     Ok(())
 }
 
-/// Raises the soft and the hard limit of a resource to `wanted`; if that is not permitted, only the soft one to `hard`.
+/// Raises the soft and the hard limit of a resource to `wanted`; if that is not permitted, only the soft one to
+/// `hard`. Fails if `hard` stays below `least`.
 fn lift(
     name: &str,
     (soft, hard): (u64, u64),

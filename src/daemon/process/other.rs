@@ -61,7 +61,7 @@ impl OtherDaemon {
 /// [`carry_protecting_plugins`] if the other one is of this program and configuration.
 ///
 /// # Errors
-/// Fails with a line that names that daemon.
+/// Fails with a line that names that daemon, or if the list of plugins cannot be kept.
 pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     let (config, deadline) = (&loaded.config, Instant::now() + RESTORE_WAIT);
     loop {
@@ -110,8 +110,8 @@ fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> 
     Ok(())
 }
 
-/// Returns the daemon of this installation, or one that serves the same plugins, if its run directory differs from
-/// `config`'s; `only` is the only configuration file to read, if one was named.
+/// Returns the daemon of this installation, or one that serves the same plugins, if its lock file is not `config`'s;
+/// `only` is the only configuration file to read, if one was named.
 pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> {
     let host = Host::default();
     let own = std::process::id();

@@ -43,11 +43,11 @@ pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
     pub(crate) reloads: Requests<ReloadRequest>,
     pub(crate) reexecs: Requests<ReexecRequest>,
-    /// Work in progress outside the lanes.
+    /// Work in progress outside the lanes, which a re-execution awaits.
     pub(crate) activity: Activity,
     /// The process between the daemon and a subreaper above it.
     pub(crate) stand_in: RefCell<Option<StandIn>>,
-    /// Whether the daemon is ending: it then starts no further process.
+    /// Whether the daemon is ending: a plugin that exits then is not restarted.
     pub(crate) is_ending: Cell<bool>,
 }
 

@@ -50,7 +50,7 @@ impl<T> Requests<T> {
     /// Sends a request and waits for its outcome.
     ///
     /// # Errors
-    /// Fails when nothing was changed, with the reason.
+    /// Fails when nothing was changed, with the reason, or when the daemon is stopping.
     pub(crate) async fn ask(&self, what: T) -> Result<Value> {
         let ending = || Error::new("the daemon is stopping");
         let (answer, outcome) = oneshot::channel();

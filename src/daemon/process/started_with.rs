@@ -20,9 +20,9 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// The files and the program of this daemon.
 pub(crate) struct StartedWith {
     at_start: Files,
-    /// The files as applied by the last reload.
+    /// The files as applied at the start or by the last reload.
     in_force: RefCell<Files>,
-    /// For a user's daemon, the runtimes that root's configuration named at that reload.
+    /// For a user's daemon, the runtimes that root's configuration named at that time.
     of_root: RefCell<Files>,
     only: Option<PathBuf>,
     /// The files as last read, with their state at that time.
@@ -116,7 +116,7 @@ impl StartedWith {
         }
     }
 
-    /// Returns the configuration as `status` shows it; `check` compares it with the files.
+    /// Returns the configuration as `status` shows it, with the keys that the files have changed.
     pub(crate) fn in_force(&self, config: &Config) -> ConfigurationInForce {
         let loaded = self.present();
         let mut changed = match loaded.refusal() {

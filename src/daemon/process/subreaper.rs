@@ -5,9 +5,9 @@
 //! container's name on its command line, as long as the daemon lives.
 //!
 //! So a small process is placed between them, conmon's child and the daemon's parent: the stand-in.
-//! It exits as soon as conmon stops adopting orphans, and init becomes the daemon's parent. Only an
+//! It exits once it finds that conmon adopts no more orphans; then init becomes the daemon's parent. Only an
 //! experiment shows which process adopts orphans: the stand-in makes an orphan when a container has
-//! exited. It works with any engine, and is not started if init is the daemon's parent anyway.
+//! exited, and once a minute. It works with any engine, and is not started if init is the daemon's parent anyway.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -53,8 +53,8 @@ impl StandIn {
     }
 }
 
-/// Forks a process between this one and its parent; the caller continues as its child. This process
-/// must have one thread. Returns `None` if the parent is init or the fork fails.
+/// Forks: this process becomes the stand-in, and the caller continues in its child. This process must
+/// have one thread. Returns `None`, without a fork, if the parent is init or the fork is impossible.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn stand_aside() -> Option<StandIn> {
     let elder = getppid();

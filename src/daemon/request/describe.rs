@@ -27,7 +27,7 @@ pub(crate) struct Description {
     pub(crate) resources: Map<String, Value>,
     /// A path that exists as long as the pod does, for a pod that ends without a runtime call.
     pub(crate) lives_with: Option<String>,
-    /// Whether a trusted source puts the pod in an exempt namespace.
+    /// Whether a source that the configuration trusts puts the pod in an exempt namespace.
     pub(crate) is_exempt: bool,
     /// Whether an untrusted party may have written the namespace.
     pub(crate) has_unproven_namespace: bool,
@@ -68,9 +68,9 @@ impl Description {
     }
 }
 
-/// Drops claims that an untrusted source must not make: an exempt namespace, a pod of Kubernetes or
-/// of another engine, an exempt container. A pod of an engine without namespaces gets the default
-/// namespace (D47), which exempts no pod. Returns whether the pod is exempt.
+/// Drops claims that an untrusted source must not make: an exempt namespace, a pod of another engine, an
+/// exempting annotation. A pod of an engine without pods gets the default namespace (D47), which exempts no
+/// pod. Returns whether the pod is exempt.
 fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());

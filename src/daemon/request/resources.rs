@@ -14,8 +14,8 @@ use crate::limits;
 use crate::runtime::RuntimeKind;
 use crate::spec::flags;
 
-/// Returns the requested resources as `runtime` reads them, from standard input, a file, or flags; `None`
-/// if they cannot be parsed, because then the runtime reports the error.
+/// Returns the requested resources as `runtime` reads them, from standard input, a file (`bytes`), or flags;
+/// `None` if they are missing or cannot be parsed, because then the runtime reports the error.
 ///
 /// # Errors
 /// Fails if the runtime may interpret a repeated member differently than plugins would receive it.

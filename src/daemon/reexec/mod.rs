@@ -47,14 +47,14 @@ pub(crate) use saved::SavedDaemon;
 /// Time limit for connecting plugins to be synchronized; new requests are served meanwhile.
 const PLUGINS_WAIT: Duration = Duration::from_secs(10);
 
-/// Time limit for requests in flight, of plugins and of wrappers.
+/// Time limit for requests in flight, of plugins and of wrappers together.
 const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 
 /// Time limit, while new requests are held, for plugins to register and be synchronized; then the connections of
 /// external ones end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
-/// Time for which new requests are held if only unprompted plugin requests are unfinished, and the
+/// Time for which new requests are held if no wrapper's request is unfinished, but other work is, and the
 /// pause before the next attempt: a plugin chooses how long its requests last, and must not block
 /// the node's containers.
 const HOLD: Duration = Duration::from_secs(2);

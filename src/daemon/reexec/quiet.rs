@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether the daemon is idle: no request is unfinished, no lane is held, no plugin is asked, and launched
-//! plugins are the only child processes. Then the records and the plugins' connections are the complete state.
+//! plugins are the only child processes. Then the records and what `saved.rs` saves are the complete state.
 
 use std::io;
 use std::path::Path;

@@ -2,8 +2,8 @@
 //! Follows pods that end without a runtime call: without infrastructure containers, CRI-O
 //! represents a pod by a folder (decision D20). The daemon watches the folder: the pod is stopped
 //! when CRI-O has marked it and its last container has exited, and removed when its document and
-//! its last container are gone. This module writes nothing to CRI-O's folders, and does not poll
-//! while the kernel has inotify watches left.
+//! its last container are gone. This module writes nothing to CRI-O's folders, and polls only while the
+//! kernel has no inotify watch left, or a folder cannot be examined.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -134,7 +134,8 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pod's folders: one below the run root of CRI-O's storage, one below its graph root.
+/// Returns the pod's folders: the document's, and if that is below a default root of CRI-O's storage (run root or
+/// graph root), the one below the other root.
 fn folders(document: &Path) -> Vec<PathBuf> {
     let Some(folder) = document.parent() else { return Vec::new() };
     let text = folder.to_string_lossy();

@@ -21,8 +21,8 @@ pub(crate) enum LimitWriter {
     ServiceManager,
     /// A plugin, a node agent, or a person.
     Other,
-    /// The process has ended, the kernel does not name it, its program cannot be read, or a program
-    /// like kubelet runs in another PID namespace.
+    /// The process has ended, the kernel does not name it, the program of a process on the host cannot be
+    /// read, or a program like kubelet runs in another PID namespace or as another user.
     Unknown,
 }
 

@@ -2,7 +2,7 @@
 //! Handles the life of a pod: it is announced once, stopped after its members, and removed.
 //!
 //! Most engines with pods make an infrastructure container for each: its `start` causes the pod's
-//! RunPodSandbox, its `delete` ends the pod. On engines without pods, every container is its own pod.
+//! RunPodSandbox. The pod ends with its last container. On engines without pods, every container is its own pod.
 
 use std::rc::Rc;
 
@@ -64,7 +64,7 @@ pub(crate) fn sandbox_appears(
     put(daemon, Pod { state, ..record(daemon, description, Some(container)) })
 }
 
-/// Announces a pod that appeared without a runtime call, unless one of its containers came first.
+/// Announces a pod that appeared without a runtime call, unless one of its containers came first or it is gone.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
@@ -134,8 +134,7 @@ fn add_annotations(daemon: &Daemon, description: &Description) -> Result<()> {
 }
 
 /// Records the pod of a container that was made without the daemon; as ready, unless the container is a sandbox that
-/// does not run, or one of nri-runc whose pod requires a plugin. Plugins receive the pod by Synchronize, not as an
-/// event.
+/// does not run, or a sandbox that nri-runc made and whose pod may require a plugin. Sends no event.
 pub(crate) fn adopt(
     daemon: &Daemon,
     description: &Description,
@@ -155,8 +154,9 @@ pub(crate) fn adopt(
     }
 }
 
-/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize. If
-/// the pod requires a plugin, RunPodSandbox is sent with the pod's first container instead.
+/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize or from the
+/// caller. A pod that may require a plugin is announced with its first container instead, unless the plain runtime
+/// made its sandbox.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {
@@ -343,7 +343,7 @@ pub(crate) async fn end_if_empty(daemon: &Rc<Daemon>, id: &str) {
     }
 }
 
-/// Sends StopPodSandbox, once; the caller holds the pod's lane.
+/// Sends StopPodSandbox, once, if the pod was announced; the caller holds the pod's lane.
 pub(crate) async fn stop(daemon: &Rc<Daemon>, id: &str) {
     if mark_stopped(daemon, id) {
         daemon.emit_pod(id, NodeEvent::new(EventKind::PodStopped));
@@ -381,7 +381,7 @@ async fn lasts(daemon: &Daemon, id: &str) -> bool {
     daemon.look(&daemon.host.path(path), presence::exists).await.unwrap_or(true)
 }
 
-/// Drops pods that had no container yet when their daemon was killed; runs before any plugin connects.
+/// Drops the records of pods that have neither a container nor an engine's folder; runs before any plugin connects.
 pub(crate) async fn drop_orphans(daemon: &Daemon) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     for id in &ids {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Describes a pod without an infrastructure container, on engines without pods (D47): its process is its container's,
-//! and its addresses come from that process's network namespace once the runtime has created the container.
-//! containerd's CRI and CRI-O report process and addresses themselves.
+//! and its addresses come from that process's network namespace once the runtime has created the container, or for
+//! Podman's pods from their infrastructure container. containerd's CRI and CRI-O report both themselves.
 //!
 //! This module never fails and sends no event.
 

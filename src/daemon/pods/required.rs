@@ -41,8 +41,8 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list applies. It does not for a pod that a container
-    /// announces: the validation of that container applies the list.
+    /// Whether the default validator's list applies. It does not for a pod without sandbox and folder:
+    /// the validation of the container that announces the pod applies the list.
     is_validated: bool,
     promises: Vec<Promise>,
 }
@@ -75,7 +75,7 @@ impl<'n> Requirement<'n> {
     }
 
     /// Waits for required plugins that are not connected: after a daemon start for the expected plugins
-    /// (D14), then up to the shortest `wait` of a missing plugin or its promise; never longer than the caller waits.
+    /// (D14), then up to the shortest `wait` of a missing plugin or its promise, but not longer than the caller waits.
     pub(crate) async fn wait(&self) {
         if self.is_met() {
             return;

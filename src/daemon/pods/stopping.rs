@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends StopPodSandbox of a pod with an infrastructure container as soon as that container is
-//! about to end, or has ended (D37), while the pod's network namespace exists. A member that still
-//! runs delays it: its StopContainer comes first.
+//! about to end, or has ended (D37), because the pod's network namespace may be removed soon. A member that
+//! still runs delays it: its StopContainer comes first.
 
 use std::rc::Rc;
 

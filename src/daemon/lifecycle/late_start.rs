@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles the start of a container without a wrapper's request: an OCI hook reported the container, or the plain
-//! runtime made it. Plugins are notified afterwards and cannot refuse.
+//! Handles the start of a container without a wrapper's request: an OCI hook reported the container, the plain
+//! runtime made it, or the start bypassed the daemon. Plugins are notified afterwards and cannot refuse.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::state::{ContainerKey, Lifecycle, PodState};
 /// Interval of checks while the container's state is unknown.
 const UNKNOWN_CHECK: Duration = Duration::from_millis(200);
 
-/// Notifies plugins of a container that was started without a request; they cannot refuse.
+/// Marks a container running that was started without a request, and notifies plugins; they cannot refuse.
 pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     if record.state != Lifecycle::Created || record.pending.in_flight.is_some() {
@@ -70,8 +70,9 @@ pub(crate) async fn wait_and_notify(
             tokio::time::sleep(UNKNOWN_CHECK).await;
             continue;
         };
-        // The fifo may have been written before the watch began. The process must still run, because
-        // a `delete` removes the fifo too, after the process has ended.
+        // If the fifo was written before the watch began, only its absence shows the start, which removes
+        // it. The process must still run, because a `delete` removes the fifo too, after the process has
+        // ended.
         let is_released = is_there
             && matches!(state_dir::waits_for_start(&daemon.host, key), Ok(false))
             && process.is_some_and(|process| !pidfd::has_ended(process));

@@ -2,8 +2,8 @@
 //! Handles a container's life between the verbs: the outcome of a verb (`settle.rs`), its changes
 //! of state (`state.rs`), its exit, its removal, and the rollback of a creation that failed.
 //!
-//! This module never refuses: it handles events that have already happened. It imports `bundle`,
-//! `shared`, `pods`, `resources`, `runtime` and `watch`.
+//! This module never refuses: it handles events that have already happened, and passes on a plugin's
+//! refusal of StartContainer (`notify.rs`). It imports `bundle`, `shared`, `pods`, `resources`, `runtime` and `watch`.
 
 mod behind;
 pub(crate) mod carry_over;

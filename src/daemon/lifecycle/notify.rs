@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Notifies plugins of a container's events, and applies the updates of other containers in their
-//! replies.
+//! Notifies plugins of a container's events, asks them whether it may start, and applies the updates of other
+//! containers in their replies to StopContainer.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::plugin::Event;
 use crate::state::ContainerKey;
 
-/// Sends a past event of the container to every plugin that knows the container.
+/// Sends a past event of the container to every plugin that knows the container and is subscribed.
 pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey) {
     let Some(notification) = daemon.notification_for_plugins(event, key) else { return };
     let pods = target::KnownPods { daemon, subject: Some(key) };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles a container that the runtime has deleted: plugins receive any outstanding StopContainer
 //! and RemoveContainer, and the pod ends with its last container. If the engine keeps the container
-//! (`until_removed.rs`), RemoveContainer waits until the engine removes it.
+//! (`until_removed.rs`), RemoveContainer waits until the engine removes it or keeps too many.
 
 use std::rc::Rc;
 

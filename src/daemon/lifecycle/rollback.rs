@@ -22,7 +22,6 @@ pub(crate) async fn refuse(daemon: &Rc<Daemon>, key: &ContainerKey, error: &Erro
     roll_back(daemon, key).await;
 }
 
-/// Rolls back a creation.
 pub(crate) async fn roll_back(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     debug!("the creation of {} is rolled back", key.id);

@@ -161,7 +161,8 @@ pub(crate) fn is_being_created(daemon: &Daemon, key: &ContainerKey) -> bool {
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
 
-/// Settles a `create`: it succeeded if an init process exists; else the creation is rolled back.
+/// Settles a `create`: it succeeded if the runtime has an init process, even one that has exited since; else the
+/// creation is rolled back.
 async fn settle_create(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -188,8 +189,8 @@ async fn settle_create(
     Ok(())
 }
 
-/// Returns the PID of the init process after `create`; if the runtime's files are unknown, the PID that the
-/// runtime's `state` command reports.
+/// Returns the PID of the init process after `create`; if the runtime's files are unknown and the PID file has none,
+/// the PID that the runtime's `state` command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
@@ -201,7 +202,8 @@ async fn created_process(
     }
 }
 
-/// Settles a `start`: it succeeded if no process waits at the fifo, even if init has exited since.
+/// Settles the `start` of a created container: it succeeded if no process waits at the fifo, even if init has exited
+/// since.
 async fn settle_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes a container's state: created, running, stopped, removed. The function for each change also sends the event
-//! to other programs, and writes the audit log once a creation has succeeded. Its caller notifies plugins afterwards,
-//! so that they receive each event once.
+//! to other programs, and writes the audit log once a creation has succeeded. Its caller notifies plugins: of a
+//! removal before, of other changes afterwards, so that they receive each event once.
 
 use std::io;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use crate::stream::{EventKind, NodeEvent};
 /// Records that the runtime has created the container, with its init process.
 ///
 /// # Errors
-/// Fails when the start time of that process is unknown; then nothing changes.
+/// Fails when the start time of that process cannot be read; then nothing changes.
 pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io::Result<()> {
     let start = pidfd::start_time(&daemon.host, pid)?;
     daemon.change(key, |record| {
@@ -33,7 +33,7 @@ pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io:
 /// Records that the container's process was started; `init` is its PID, if not known before.
 ///
 /// # Errors
-/// Fails when the start time of `init` is unknown; then nothing changes.
+/// Fails when the start time of `init` cannot be read; then nothing changes.
 pub(crate) fn mark_running(
     daemon: &Daemon,
     key: &ContainerKey,
@@ -180,7 +180,7 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
     leave_out(daemon, key);
 }
 
-/// Removes the record of a container that may still exist, without reporting a removal.
+/// Removes the container's record without reporting a removal.
 pub(crate) fn leave_out(daemon: &Daemon, key: &ContainerKey) {
     daemon.records.forget(key);
     daemon.note_forgotten(key);
@@ -198,7 +198,7 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
 /// if the host has them.
 ///
 /// # Errors
-/// Fails when the start time of the process is unknown.
+/// Fails when the runtime's state or the start time of the process cannot be read.
 pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
     record.process.init_pid = Some(pid);
     record.process.init_start = match state_dir::init_start(&daemon.host, &record.key)? {

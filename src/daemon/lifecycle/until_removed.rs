@@ -21,7 +21,7 @@ use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
-/// Returns the engine's folder of this container.
+/// Returns the engine's folder of this container, if the engine has one.
 fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
     let folder =
@@ -57,7 +57,7 @@ pub(crate) fn look_again(daemon: &Rc<Daemon>, record: &Rc<Container>) {
     });
 }
 
-/// Watches the engine's container directory; false if that fails.
+/// Watches the folder of the engine's containers; false if that fails or the folder does not exist.
 async fn watch(daemon: &Rc<Daemon>, home: &Path) -> bool {
     if daemon.watches.kept_homes.borrow().contains(home) {
         return true;

@@ -52,7 +52,7 @@ pub(crate) fn note_taken(
     Ok(())
 }
 
-/// Whether the state file differs from `before` after a verb; `None` if `before` is unknown.
+/// Whether there is a state file after a verb and it differs from `before`; `None` if `before` is unknown.
 pub(crate) fn is_replaced(
     before: &io::Result<Option<Stamp>>,
     after: Option<Stamp>,
@@ -159,8 +159,8 @@ fn log_repeated(
     news
 }
 
-/// Notifies the plugins that were asked: of the completed update, or of the resources that remain
-/// in force after a failed one (D39).
+/// If plugins were asked, sends PostUpdateContainer: with the updated resources, or with those that remain
+/// in force after a failed update (D39).
 ///
 /// # Errors
 /// Fails when it is unknown whether the runtime accepted the update.

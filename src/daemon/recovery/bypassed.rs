@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles calls that wrappers ran without a daemon, because the policy was to continue (decision D9).
-//! Each wrapper left a note with its request. The daemon records the containers of such calls that
-//! still exist, so that plugins receive them by Synchronize and then their later events.
+//! Handles calls that wrappers ran without a daemon (decision D9). Each wrapper left a note with its request, unless
+//! notes exceeded a limit (`notes.rs`). The daemon records the containers of such calls that still exist, so that
+//! plugins receive them by Synchronize, or by event if they are connected, and then their later events.
 //!
 //! No plugin can adjust such a container, because the runtime has already run. After an update, the
 //! daemon only restores the values that plugins own.
@@ -159,7 +159,8 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// lane. Returns whether there was such a call.
 ///
 /// # Errors
-/// Fails when the notes cannot be listed, or one about this container cannot be read or handled now.
+/// Fails when the notes cannot be listed, one about this container cannot be handled now, or, if none was read, one
+/// that may be about it cannot be read.
 pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(daemon)? {
@@ -222,8 +223,8 @@ async fn take_over(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
     Ok(())
 }
 
-/// Notifies plugins like [`announce`], and retries while the container's state is unknown; the
-/// caller holds the container's lane.
+/// Notifies plugins like [`announce`], and retries in a task while the container's state is unknown, up to
+/// [`ANNOUNCEMENTS`] times; the caller holds the container's lane.
 pub(super) async fn announce_or_repeat(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Err(error) = announce(daemon, key).await else { return };
     let Some(record) = daemon.container(key) else { return };
@@ -330,8 +331,8 @@ fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>
     });
 }
 
-/// Follows the runtime of a `delete` that bypassed the daemon; once it has exited, removes the
-/// container from the records if it is gone.
+/// Follows the runtime of a `delete` that bypassed the daemon and may still run; once it has exited, removes
+/// the container from the records if it is gone.
 fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let pid = call.question().pid;
     if matches!(pidfd::open(pid), Ok(None)) {
@@ -443,7 +444,7 @@ fn document_dir(call: &VerbRequest) -> PathBuf {
     }
 }
 
-/// Handles the start of a recorded container that bypassed the daemon, whether finished or in progress.
+/// Handles a start that bypassed the daemon, finished or in progress, of a container on record.
 fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     let key = &call.key;
     let Some(record) = daemon.container(key) else { return Ok(()) };

@@ -133,10 +133,11 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
     Ok(())
 }
 
-/// Records the outcome of each runtime process that exited while no daemon ran, and watches each that still runs.
+/// Records the outcome of each runtime process that exited while no daemon watched it, and watches each that still
+/// runs.
 ///
 /// # Errors
-/// Fails when the runtime's state is unreadable.
+/// Fails when the runtime's state or `/proc` is unreadable.
 pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     resume_update(daemon, key).await?;
     let Some(record) = daemon.container(key) else { return Ok(()) };
@@ -234,7 +235,7 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
 /// Returns the process of this PID if its command line still names this container.
 ///
 /// # Errors
-/// Fails when its command line cannot be read.
+/// Fails when it cannot be examined, or is executing another program now.
 pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
     // The command line is read after the open, because the descriptor then keeps the PID from being reused.
@@ -259,7 +260,7 @@ fn names(host: &Host, process: &OwnedFd, pid: u32, id: &str) -> Result<bool> {
     Ok(words.iter().any(|word| word == id.as_bytes()))
 }
 
-/// Returns the pending verb that an earlier daemon permitted; `process` is the runtime process of the verb.
+/// Returns a pending verb that an earlier daemon permitted or that bypassed it; `process` is its runtime process.
 async fn pending(
     daemon: &Rc<Daemon>,
     record: &Container,

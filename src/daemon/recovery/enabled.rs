@@ -46,7 +46,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     tokio::task::spawn_local(async move {
         daemon.registry.wait_for_returning().await;
         let mut is_all = look_at_all(&daemon, &why, true).await;
-        // The daemon may exit although some states are still unreadable.
+        // A re-execution does not wait for states that are still unreadable.
         drop(active);
         let mut backoff = Backoff::default();
         while !is_all && !daemon.config().is_disabled() && !daemon.process.is_ending.get() {
@@ -65,7 +65,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
     });
 }
 
-/// Checks all containers; returns whether all their states were readable. Logs unreadable ones if `is_first`.
+/// Checks all containers; returns false if another check may find more. `is_first`: warns of failures.
 async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
     for record in catch_up::in_order(daemon) {

@@ -28,7 +28,7 @@ const AT_ONCE: usize = 64;
 const WARNING: &str = "plugins were notified of the removal; if the container still exists, plugins receive no \
                        further events of it";
 
-/// The records whose container or pod was gone at the last check.
+/// The records whose container was gone at the last check, and the pods without a container.
 #[derive(Debug, Default)]
 pub(crate) struct SeenGone {
     containers: HashSet<(ContainerKey, u64)>,
@@ -91,7 +91,7 @@ fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
     pods.map(|pod| pod.id.clone()).collect()
 }
 
-/// Removes a container that is gone, unless another one now has its ID.
+/// Removes a container that is still gone, unless another one now has its ID or a verb is pending.
 async fn remove(daemon: &Rc<Daemon>, record: &Container) {
     let key = &record.key;
     let lane = daemon.lane(key);
@@ -110,10 +110,11 @@ async fn remove(daemon: &Rc<Daemon>, record: &Container) {
 }
 
 /// Drops, for an operator, the record of a container, or of a pod with its containers; plugins
-/// receive the outstanding events. `is_forced`: even if the runtime still has the container.
+/// receive the outstanding events. `is_forced`: even if the runtime still has the container, or the engine the pod.
 ///
 /// # Errors
-/// Fails when no record or several match, or while the container or pod exists.
+/// Fails when no record or several match, while a container's process or runtime command runs, and, unless forced,
+/// while the container or pod exists.
 pub(crate) async fn forget(
     daemon: &Rc<Daemon>,
     wanted: &str,

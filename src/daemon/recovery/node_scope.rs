@@ -59,7 +59,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Updates the records after a change of scope. Returns whether any was added or dropped; plugins
+/// Updates the records after a change of scope. Returns whether there were any to add or drop; plugins
 /// must then be synchronized again.
 pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
     if !is_wanted(daemon) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds, in the runtimes' state directories, containers whose records are gone because the run directory was wiped.
-//! The plugins' changes and the engine's original of a patched document are lost.
+//! Finds, in the runtimes' state directories, containers without a record: the run directory was wiped (then the
+//! plugins' changes and the engine's original of a patched document are lost), or wrappers wrote no notes.
 //!
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So a container is
 //! recorded only if its engine names nri-runc as its runtime, or the operator assigns its state directory to nri-runc
@@ -64,7 +64,6 @@ const ROOTS: [&str; 6] = [
     "/run/youki",
 ];
 
-/// A rediscovered container.
 pub(super) struct RediscoveredContainer {
     pub(super) description: Description,
     pub(super) record: Container,
@@ -76,7 +75,6 @@ impl RediscoveredContainer {
         &self.record.key
     }
 
-    /// Whether the container's process has exited.
     pub(super) fn has_exited(&self) -> bool {
         self.record.state == Lifecycle::Stopped
     }
@@ -112,7 +110,8 @@ pub(crate) async fn rediscover(daemon: &Rc<Daemon>) {
 }
 
 /// Finds containers without a record, infrastructure containers first, because they have all data for a pod's record.
-/// Also returns whether all states were readable. `why` is the note in each record; `is_first`: log unreadable ones.
+/// Also returns false if another search may find more, because something was unreadable for a temporary reason. `why`
+/// is the note in each record; `is_first`: failures are warnings, else debug lines.
 pub(super) async fn find(
     daemon: &Rc<Daemon>,
     why: &str,

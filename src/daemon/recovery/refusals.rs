@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles calls that wrappers refused while the daemon was down or silent: each left a record in
-//! `RUN_DIR/refused/`. The daemon logs them, counts them among the failures of `status` and shows
-//! them in the container's `explain`, like its own refusals.
+//! `RUN_DIR/refused/`. The daemon logs them, counts them among the failures of `status`, writes them to
+//! the audit log and shows them in the container's `explain`, like its own refusals.
 
 use serde::Deserialize;
 use tracing::{error, warn};
@@ -34,7 +34,7 @@ struct RefusalNote {
 /// Handles all records, oldest first.
 ///
 /// # Errors
-/// Fails when a record cannot be read now: it stays, and the others are handled.
+/// Fails when the records cannot be listed, or one cannot be read now: it stays, and the others are handled.
 pub(crate) fn take_up(daemon: &Daemon) -> Result<()> {
     let notes = notes::notes_in(&daemon.config().run_dir.join(REFUSED_DIR))?;
     if notes.len() >= REFUSAL_NOTES {

@@ -125,7 +125,6 @@ impl ConnectedPlugin {
         self.connection().pid()
     }
 
-    /// Whether the daemon launched the plugin.
     pub(crate) fn is_launched(&self) -> bool {
         self.chained.launched
     }
@@ -195,7 +194,6 @@ impl ConnectedPlugin {
         self.known.borrow().iter().cloned().collect()
     }
 
-    /// Whether the plugin knows this pod or container.
     pub(super) fn knows(&self, subject: &Subject) -> bool {
         self.known.borrow().contains(subject)
     }

@@ -73,7 +73,6 @@ pub(crate) struct Registry {
     /// Pods and containers whose removal event is being sent: a plugin that connects now would not
     /// receive that event.
     ending: RefCell<HashSet<Subject>>,
-    /// The recent takeovers, by plugin.
     pub(crate) takeovers: Takeovers,
     /// Connections that are not registered yet, and plugins that disconnected recently.
     pub(crate) roster: Roster,
@@ -173,7 +172,6 @@ impl Registry {
         all
     }
 
-    /// Whether a replaced plugin is still connected.
     pub(crate) fn has_replaced(&self) -> bool {
         !self.replaced.borrow().is_empty()
     }

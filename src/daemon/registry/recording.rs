@@ -42,7 +42,7 @@ impl Recorders {
         !self.listeners.borrow().is_empty()
     }
 
-    /// Records an event, even if no plugin is subscribed to it; except UpdateContainer, which `verbs/update.rs` records.
+    /// Records an event, also one to which no plugin is subscribed. `verbs/update.rs` records UpdateContainer.
     pub(crate) fn record_notification(&self, notification: &Notification) {
         if !self.is_on() || notification.event == Event::UpdateContainer {
             return;

@@ -107,7 +107,6 @@ impl LaunchedRun {
         }
     }
 
-    /// Whether the run has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.task.is_finished()
     }

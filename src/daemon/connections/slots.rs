@@ -60,12 +60,10 @@ impl Slots {
 }
 
 impl Taken {
-    /// Returns the PID of the connection's process.
     pub(super) fn pid(&self) -> i32 {
         self.slot.pid
     }
 
-    /// Whether this connection has lost its slot.
     pub(super) fn is_lost(&self) -> bool {
         self.slot.is_lost.get()
     }

@@ -108,7 +108,6 @@ impl Takeover {
             && returning::pod_of_process(daemon, old_pid).as_deref() != Some(pod)
     }
 
-    /// Counts the takeover by its outcome.
     pub(super) fn count(&self, daemon: &Daemon) {
         daemon.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
     }

@@ -78,7 +78,6 @@ pub(crate) fn is_locked(config: &Config) -> bool {
 /// The socket for wrappers.
 #[derive(Debug)]
 pub(crate) struct WrapperSocket {
-    /// The socket to which wrappers connect.
     pub(crate) listener: UnixListener,
     /// The socket's file; `None` if the service manager owns the socket and keeps it open without
     /// the daemon.

@@ -117,7 +117,7 @@ pub(crate) async fn resume(
 }
 
 /// Watches the foreground `run`s on record and the init processes again. Exits in the meantime are
-/// handled like any others; unreadable states are read again.
+/// handled like any others.
 pub(crate) async fn follow(daemon: &Rc<Daemon>) {
     let records = daemon.records.read().all_shared();
     let mut unknown = Vec::new();

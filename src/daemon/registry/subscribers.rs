@@ -10,7 +10,7 @@ use crate::chain::ChainedPlugin;
 use super::connected::{ConnectedPlugin, RequestUnderWay};
 
 /// Plugins in the order in which they are asked. As long as this value exists, a replaced plugin
-/// among them stays connected.
+/// among them stays connected, up to a time limit.
 pub(crate) struct Subscribers {
     plugins: Vec<Rc<ChainedPlugin>>,
     _requests: Vec<RequestUnderWay>,

@@ -39,8 +39,8 @@ pub(crate) fn watch(
             follow_run(&daemon, &key, &pending, &lane).await;
         }
         pidfd::ended(&pending.process).await;
-        // Done before the turn is acquired: now that the runtime has exited, another task may write the container's
-        // cgroup files even without the turn.
+        // Done before the turn is acquired, because it releases `Lane::writing`, which must not be held while a turn
+        // is awaited.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
         let mut backoff = Backoff::default();
         loop {

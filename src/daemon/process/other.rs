@@ -134,7 +134,7 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     if let Some(other) = ours.into_iter().next() {
         return Some(other);
     }
-    // An engine that listens on the socket would log each connection: it is contacted only if it may be a daemon.
+    // The listener is contacted only if it may be a daemon: an engine would log each connection.
     if others.is_empty() || config.disable_connections {
         return None;
     }

@@ -116,7 +116,7 @@ async fn follow(daemon: &Rc<Daemon>, home: &Path) {
                 FolderEvent::Unknown => consider_all(daemon, home).await,
                 FolderEvent::Went(_)
                     if !matches!(daemon.look(home, presence::is_dir).await, Ok(false)) => {}
-                // This also ends the watch if another folder has taken the path.
+                // If another folder has taken the path, `Gone` ends the watch.
                 FolderEvent::Went(_) | FolderEvent::Gone => break,
             }
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes records without a container: an engine that crashed, or failed to call the runtime, abandons a container
-//! without a `delete`. Once the container's bundle and the runtime's state are both gone, the daemon removes the record
-//! and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
+//! without a `delete`. Once the container's bundle, the runtime's state and the init process are gone, the daemon
+//! removes the record and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
 //!
 //! Gone means that the kernel reports "no such file"; a folder that cannot be read may exist. Two
-//! consecutive checks must find both gone, so that a creation or removal in progress is not mistaken
+//! consecutive checks must find all gone, so that a creation or removal in progress is not mistaken
 //! for an abandoned container. An operator drops other records with `nri-runc nri forget`.
 
 use std::collections::HashSet;

@@ -5,8 +5,8 @@
 //!
 //! The daemon first asks the other program whether it can continue, stops reading plugins' requests, and answers the
 //! requests already read. Then it holds new wrapper requests and new plugin connections, and finishes the requests in
-//! flight. Once idle, it writes the state and executes the program in one step, in which no other task runs. Until that
-//! step nothing has changed, and a failure leaves the daemon as it was.
+//! flight. Once idle, it writes the state and executes the program in one step, in which no other task runs. A failure
+//! before that leaves the daemon, its records and its synchronized plugins as they were.
 //!
 //! This module never ends the connection of a synchronized plugin; a plugin that takes too long to register or be
 //! synchronized must reconnect. Unprompted requests of plugins delay a wrapper by at most `HOLD`, and every wait is

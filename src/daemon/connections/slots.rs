@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Assigns slots to connections that have not registered yet (D11). When all are taken, the peer
-//! with the most connections loses one. A plugin needs only milliseconds to register, and keeps its
-//! slot that long even while other processes flood the socket.
+//! Assigns slots to connections in their handshake (D11). When all are taken, the peer with the most
+//! connections loses one. A plugin's handshake takes only milliseconds, and the plugin keeps its slot that
+//! long even while other processes flood the socket.
 //!
 //! A peer is identified by user, cgroup and process, compared in this order and level by level:
 //! many processes of a container, or child cgroups that it made, are one peer.
@@ -84,8 +84,8 @@ impl Drop for Taken {
 
 /// Returns the index of the oldest connection of the largest group, which is chosen level by level.
 fn crowding(slots: &VecDeque<Rc<Slot>>) -> Option<usize> {
-    // A process with more than half of the slots is in the largest group of every level; this
-    // shortcut finds it quickly.
+    // A process with more than half of the slots is in the largest group of every level: if the newest
+    // connection is its, it is found quickly.
     let newest = slots.back()?;
     let is_its = |slot: &Rc<Slot>| slot.pid == newest.pid && slot.peer == newest.peer;
     if slots.iter().filter(|slot| is_its(slot)).count() > slots.len() / 2 {

@@ -149,7 +149,7 @@ impl ConnectedPlugin {
         self.connection().closed().await
     }
 
-    /// Returns the plugin's state; before its registration, `roster.rs` reports `registering` and `configuring`.
+    /// Returns the plugin's state; during its handshake, `roster.rs` reports `registering` and `configuring`.
     pub(crate) fn state(&self) -> PluginState {
         match self.phase.get() {
             _ if self.connection().is_gone() => PluginState::Gone,

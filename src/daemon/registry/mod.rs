@@ -74,7 +74,7 @@ pub(crate) struct Registry {
     /// receive that event.
     ending: RefCell<HashSet<Subject>>,
     pub(crate) takeovers: Takeovers,
-    /// Connections that are not registered yet, and plugins that disconnected recently.
+    /// Connections in their handshake, launched plugins, and plugins that disconnected recently.
     pub(crate) roster: Roster,
     /// Recordings of the requests to plugins.
     pub(crate) recorders: Recorders,

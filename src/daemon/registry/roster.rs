@@ -25,7 +25,7 @@ use crate::text::rfc3339_nanos;
 /// Time for which a disconnected plugin is shown, unless a request had timed out since its last answer.
 const SHOWN: Duration = Duration::from_secs(3600);
 
-/// Plugins before their registration and after their disconnection, and the launched plugins.
+/// Plugins in their handshake and after their disconnection, and the launched plugins.
 #[derive(Default)]
 pub(crate) struct Roster {
     unregistered: RefCell<Vec<Weak<UnregisteredPlugin>>>,
@@ -137,7 +137,7 @@ pub(crate) struct LaunchedBefore {
     pub(crate) connected: Rc<ConnectedPlugin>,
 }
 
-/// A connection that is not a registered plugin yet; shown as long as this value exists.
+/// A connection in its handshake; shown as long as this value exists.
 pub(crate) struct UnregisteredPlugin {
     /// Index and name from the plugin's file, if the daemon launched it.
     file: Option<(String, String)>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds another daemon of this installation whose run directory is no longer the configured one, because `run_dir` was
-//! changed or a file system was mounted over it. Plugins are connected to that daemon, so a second one would serve
-//! containers without them and is not started.
+//! Finds a daemon with another run directory: one of this installation, because `run_dir` was changed or a file system
+//! was mounted over it, or one on the same plugin socket. Plugins are connected to that daemon, so a second one would
+//! serve containers without them and is not started.
 //!
 //! Only a process of the host's root that holds the lock is recognized as a daemon: a process of a container may have
 //! any name, file and lock. This module signals no process.
@@ -79,8 +79,8 @@ pub(crate) fn refuse_beside(loaded: &Loaded) -> Result<()> {
     }
 }
 
-/// Copies the list of plugins that declared themselves protecting from the other daemon's run directory: a
-/// wrapper without a daemon reads the list in this run directory. An unreadable list protects too.
+/// Adds the plugins that the other daemon's run directory lists as protecting to the list in this run directory,
+/// which a wrapper without a daemon reads. An unreadable list protects too.
 fn carry_protecting_plugins(other: &OtherDaemon, config: &Config) -> Result<()> {
     let theirs = Config { run_dir: other.run_dir.clone(), ..Config::default() };
     let lines = |config: &Config| {

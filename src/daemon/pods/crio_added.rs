@@ -29,7 +29,7 @@ const HOME: &str = "/run/containers/storage/overlay-containers";
 /// CRI-O's persistent root, which has a folder for each pod too; it is not watched for new pods.
 const LASTING_ROOT: &str = "/var/lib/containers/storage";
 
-/// Time limit for the document to appear in a folder: an engine gives up after 4 minutes.
+/// Time limit for the document to appear in a folder: kubelet gives up after 4 minutes by default.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
 /// The contents of a folder.

@@ -8,7 +8,8 @@
 //! the exemptions.
 //!
 //! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if it
-//! selects by the pod alone. It also applies if the engine serves plugins itself, and no annotation exempts from it.
+//! selects by the pod alone. It also applies if the engine serves plugins itself, and to pods that tolerate missing
+//! plugins by annotation.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -180,7 +180,7 @@ pub(crate) fn follow_with(daemon: &Rc<Daemon>, id: &str, begun: Option<LimitWatc
     });
 }
 
-/// Follows every pod that an earlier daemon recorded, once its plugins have returned.
+/// Follows every pod that an earlier daemon recorded, once its plugins have returned or the wait for them is over.
 pub(crate) fn follow_all(daemon: &Rc<Daemon>) {
     let ids: Vec<String> = daemon.records.read().pods().map(|pod| pod.id.clone()).collect();
     if ids.is_empty() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes records without a container: an engine that crashed, or failed to call the runtime, abandons a container
 //! without a `delete`. Once the container's bundle, the runtime's state and the init process are gone, the daemon
-//! removes the record and sends plugins the outstanding events. It also ends a pod whose last container vanished unseen.
+//! removes the record and sends plugins the outstanding events. It also ends a pod whose last container vanished.
 //!
 //! Gone means that the kernel reports "no such file"; a folder that cannot be read may exist. Two
 //! consecutive checks must find all gone, so that a creation or removal in progress is not mistaken

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles events that happened without this daemon: records of its predecessor (`catch_up.rs`), wrappers that found no
-//! daemon (`bypassed.rs`, `refusals.rs`), run directories that were wiped (`rediscover.rs`), lost records of pods
+//! daemon (`bypassed.rs`, `refusals.rs`), lost records of containers (`rediscover.rs`), lost records of pods
 //! (`lost_pods.rs`), plugins that were disabled (`enabled.rs`), engines that abandoned containers without a call
 //! (`lost.rs`), containers that the plain runtime made without nri-runc (`node_scope.rs`).
 //!

@@ -69,8 +69,8 @@ impl Description {
 }
 
 /// Drops claims that an untrusted source must not make: an exempt namespace, a pod of another engine, an
-/// exempting annotation. A pod of an engine without pods gets the default namespace (D47), which exempts no
-/// pod. Returns whether the pod is exempt.
+/// exempting annotation. If the engine has no pods and no namespace is named, the pod gets the default namespace
+/// (D47), which exempts no pod. Returns whether the pod is exempt.
 fn judge(daemon: &Daemon, facts: &mut Facts) -> bool {
     let config = &daemon.config();
     let is_exempt = facts.judge(config.exemptions());

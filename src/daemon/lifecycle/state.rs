@@ -156,8 +156,8 @@ pub(crate) async fn learn_exit_status(daemon: &Daemon, key: &ContainerKey) {
     });
 }
 
-/// Records that the runtime has deleted the container while its engine keeps it; the engine's document is no longer
-/// needed.
+/// Records that the runtime has deleted the container while its engine keeps it; the stored copy of the engine's
+/// document is no longer needed.
 pub(crate) fn mark_deleted(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     log_failure("recording a delete", daemon.host.point(Point::DaemonDeleted));

@@ -64,7 +64,8 @@ pub(crate) fn sandbox_appears(
     put(daemon, Pod { state, ..record(daemon, description, Some(container)) })
 }
 
-/// Announces a pod that appeared without a runtime call, unless one of its containers came first or it is gone.
+/// Announces a pod that appeared without a runtime call, unless one of its containers came first or the engine has
+/// removed the pod.
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
@@ -72,7 +73,6 @@ pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> R
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
-    // The engine may have removed the pod meanwhile.
     let is_given_up = match &pod.lives_with {
         Some(document) => {
             matches!(daemon.look(&daemon.host.path(document), presence::exists).await, Ok(false))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles the files of a bundle (decisions D1 and D16): opens the engine's document, writes a
 //! patched one beside it, restores the engine's, removes temporary files. The wrapper exchanges the
-//! two files; until then the engine's document is in place.
+//! two files; until then the file in place is unchanged.
 //!
 //! This module never decides about the contents of a document. It imports `shared`.
 
@@ -28,7 +28,8 @@ pub(crate) struct Bundle {
     /// The document's name in the directory.
     document: String,
     pub(crate) original: Arc<Original>,
-    /// Whether the file on disk is patched and `original` is its stored original: this container must not run with it.
+    /// Whether the file on disk is patched, so that this container must not run with it, and `original` is the stored
+    /// copy of the engine's document.
     is_patched: bool,
 }
 
@@ -102,7 +103,7 @@ impl Bundle {
     }
 
     /// Writes the engine's document beside a file that was patched before, and returns the written file's
-    /// name; `None` if the file on disk is the engine's. Called when no plugin changed anything.
+    /// name; `None` if the container runs with the file on disk. Called when nothing is to be patched.
     ///
     /// # Errors
     /// Fails when the container was removed meanwhile, or a file cannot be written.
@@ -241,7 +242,7 @@ async fn turn_to_restore(daemon: &Daemon, record: &Container) -> Result<Option<B
     daemon.lanes.bundles.turn_unless_its_own(dir, &record.key.id).await
 }
 
-/// Restores the document without waiting. `pristine` is the stored copy of the engine's document;
+/// Attempts once to restore the document. `pristine` is the stored copy of the engine's document;
 /// `None` if no patched document is on record.
 fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<()> {
     let dir = match files::open_dir(Path::new(record.folder())) {
@@ -305,7 +306,7 @@ fn sweep(record: &Container, dir: &OwnedFd) -> Result<()> {
 }
 
 /// Removes the temporary files, which hold the engine's bytes now that the patched document is in place. Returns the
-/// document as the daemon wrote it and as it is now, if another program has rewritten it since.
+/// document as this daemon wrote it and as it is now, if another program has rewritten it since.
 pub(crate) async fn drop_temporary(daemon: &Daemon, record: &Container) -> Option<Rewritten> {
     let patched = record.outcome.patched.as_ref()?;
     let written = daemon.lanes.container(&record.key).written.take();

@@ -88,7 +88,7 @@ impl Start {
     }
 }
 
-/// The daemon's initial state: its lock, and the state of the previous program, if any.
+/// The daemon's initial state: its lock and socket, and the state of the previous program, if any.
 struct Beginning {
     lock: DaemonLock,
     stand_in: Option<StandIn>,
@@ -120,7 +120,8 @@ impl Beginning {
     }
 }
 
-/// Runs the daemon until a signal ends it.
+/// Runs the daemon until a signal ends it, another daemon takes its run directory, or only a new daemon can apply a
+/// fixed configuration. A trial returns at once.
 ///
 /// # Errors
 /// Fails when the daemon cannot start, for instance because another one runs.
@@ -171,7 +172,8 @@ fn event_loop() -> Result<LocalRuntime> {
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
 }
 
-/// Drops the attributes inherited from the wrapper that started this process, if one did, and raises the limits.
+/// Drops the attributes inherited from the wrapper that started this process, or from the command that runs a trial,
+/// if any, and raises the limits.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {

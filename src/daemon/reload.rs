@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reloads the configuration (D42): the files are read and checked as a whole, every step that can fail comes before
-//! the first change, and then all values that a running daemon can change take effect together. A request in flight
-//! finishes with the values that it has read.
+//! Reloads the configuration (D42): the files are read and checked as a whole, every step that can refuse them comes
+//! before the first change, and then all values that a running daemon can change take effect together. A request in
+//! flight finishes with the values that it has read.
 //!
 //! This module never applies a configuration with an error (D43), nor a value that needs a restart: it
 //! reports such a value and keeps the old one. It imports `shared`, `connections`, `process`, `recovery`,
@@ -150,7 +150,7 @@ impl Reloads<'_> {
                 return Err(not_reloaded(&format!("metrics.listen: {error}")));
             }
         };
-        // From here on nothing fails or waits.
+        // From here on nothing waits, and a failure is only logged.
         let is_shown = tracing::enabled!(tracing::Level::INFO);
         if is_shown {
             log(&reloaded);

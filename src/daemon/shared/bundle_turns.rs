@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::error::{Context, Error, Result, quoted};
 
-/// Time that a create waits for another create in its bundle.
+/// Time that a create, or a task that restores a document, waits for another create in its bundle.
 const CREATE_WAIT: Duration = Duration::from_secs(30);
 
 /// The turn to use a bundle; released on drop.

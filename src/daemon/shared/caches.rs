@@ -40,7 +40,7 @@ impl Caches {
         Ok(read)
     }
 
-    /// Returns the daemon's own cgroups, which do not change once it is ready; `None` if it has none.
+    /// Returns the daemon's own cgroups, which do not change once it is ready; `None` if they cannot be found.
     ///
     /// # Errors
     /// Fails when they cannot be read now.

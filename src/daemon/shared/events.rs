@@ -144,7 +144,7 @@ pub(crate) fn snapshot_shared(
     Moment { pods, containers, about, hidden }
 }
 
-/// Returns the pods for which RunPodSandbox was sent.
+/// Returns the pods that were announced, or recorded as running without an announcement.
 fn pods_shown(store: &Store) -> impl Iterator<Item = &Rc<Pod>> {
     store.pods_shared().filter(|pod| pod.state != PodState::Created)
 }

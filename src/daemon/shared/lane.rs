@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each
-//! first settles the previous verb. Containers wait for each other only for the lane of their pod or a shared bundle.
+//! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each first
+//! settles the previous verb. Verbs of different containers run concurrently, apart from steps in their pod's lane or
+//! in a shared bundle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -33,8 +34,8 @@ pub(crate) struct PendingVerb {
     /// The runtime's process, which is the wrapper's after execve(2).
     pub(crate) pid: u32,
     pub(crate) process: OwnedFd,
-    /// Set if the wrapper may have run the verb without its response, because the daemon died or the
-    /// connection broke: then the wrapper's note about its call takes precedence.
+    /// Set if the wrapper may have run the verb without its response, because an earlier daemon died or,
+    /// at a creation, the connection broke: then the wrapper's note about its call takes precedence.
     pub(crate) by_wrapper: Option<WrappersAccount>,
     pub(crate) pid_file: Option<PathBuf>,
     /// The stamp of the PID file before the verb, if known.
@@ -43,7 +44,7 @@ pub(crate) struct PendingVerb {
     pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
-    /// `run`, `restore`: shows whether the container was started.
+    /// Shows whether the container was started.
     pub(crate) start_watch: RefCell<StartWatch>,
     /// `create`, `run`, `restore`: prevents other creates in this bundle until the runtime has read its document.
     pub(crate) bundle: RefCell<Option<BundleTurn>>,
@@ -83,7 +84,7 @@ impl PendingVerb {
     /// file.
     ///
     /// # Errors
-    /// Fails when the state or the file cannot be read.
+    /// Fails when the file cannot be read, or when the state cannot and the file has no PID.
     pub(crate) async fn init_pid(
         &self,
         daemon: &Daemon,
@@ -121,7 +122,7 @@ pub(crate) struct ProposedUpdate {
     /// The fields that plugins set in their responses to this update, each with its plugin.
     pub(crate) answered: BTreeMap<String, String>,
     pub(crate) changes: Vec<Change>,
-    /// Values that the engine repeats and that do not take effect.
+    /// Values that the engine requests and that do not take effect.
     pub(crate) repeated: Vec<RepeatedValue>,
     pub(crate) classes: Classes,
     /// Whether plugins were asked; then they are notified of the result.
@@ -143,7 +144,7 @@ pub(crate) struct ConcludedUpdate {
 /// The work in progress for one container.
 #[derive(Default)]
 pub(crate) struct Lane {
-    /// Held by the verb that is being answered or settled.
+    /// Held while a verb is answered or settled, or a start or exit is reported.
     pub(crate) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
     pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,

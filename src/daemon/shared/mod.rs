@@ -78,7 +78,8 @@ pub(crate) struct Daemon {
     pub(crate) update_backoff: UpdateBackoff,
     /// Memory reserved for snapshots that are being sent to plugins.
     pub(crate) snapshots: SnapshotRoom,
-    /// A starting daemon holds this while it looks up the addresses of many pods: plugins are admitted afterwards.
+    /// A starting daemon holds this while it looks up the addresses of many pods, for at most 2 s: plugins are
+    /// admitted afterwards, even if some addresses are still unknown.
     pub(crate) looking_up: Arc<Mutex<()>>,
     /// Running calls on engines' files.
     unanswered: Unanswered,
@@ -236,7 +237,7 @@ impl Daemon {
         tokio::time::Instant::now() + self.config().debug_create_cap.mul_f32(ANSWER_SHARE)
     }
 
-    /// Whether the engine itself serves the node's NRI plugins, and the daemon has none (D12).
+    /// Whether another process, normally the engine, serves the node's NRI plugins, and the daemon has none (D12).
     pub(crate) fn is_bystander(&self) -> bool {
         self.registry.socket.is_bystander()
     }

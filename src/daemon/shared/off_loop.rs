@@ -174,7 +174,7 @@ impl Unanswered {
         let no_answer =
             || Error::new(format!("the file system of {} does not answer", quoted(folder)));
         // A starting daemon makes these calls one after the other. Each hanging folder shortens the
-        // wait for the next, so that together they delay the start by less than a minute.
+        // wait for the next, so that even `limits::OFF_LOOP` of them delay the start by less than a minute.
         let others = u32::try_from(self.0.hanging_folders()).unwrap_or(u32::MAX);
         let until = Instant::now() + wait / others.saturating_add(1);
         self.0.begin(folder, until).await.ok_or_else(no_answer)?;

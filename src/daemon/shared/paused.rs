@@ -30,8 +30,9 @@ impl Daemon {
         mounts.is_ok_and(|mounts| mounts.is_frozen(&self.host, pid))
     }
 
-    /// Returns the indexes of the paused containers in this list. A thread reads the files, since those of thousands
-    /// would delay every create; it waits while `hold` is set, at most until `until`, and ends with its caller.
+    /// Returns the indexes of the paused containers in this list; none if that takes too long. A thread reads the
+    /// files, since those of thousands would delay every create; it waits while `hold` is set, at most until `until`,
+    /// and ends with its caller.
     pub(crate) async fn paused_among(
         &self,
         records: &[Rc<Container>],

@@ -160,7 +160,7 @@ impl InitWatches {
 /// Events of pods that begin and end without a runtime call.
 #[derive(Debug)]
 pub(crate) enum PodNews {
-    /// From now on, pods may appear without a call.
+    /// From now on, pods that appear without a call are announced.
     LookOut,
     /// RunPodSandbox is about to be sent for this pod.
     Announced(String),
@@ -176,9 +176,9 @@ pub(crate) struct CrioWatch {
     pub(crate) forgotten: Notify,
     /// The watched folders in which pods appear.
     pub(crate) homes: RefCell<BTreeSet<PathBuf>>,
-    /// IDs of pods whose folder exists but whose document does not exist yet.
+    /// IDs of new folders whose document is awaited, or whose pod is being announced.
     pub(crate) arriving: RefCell<BTreeSet<String>>,
-    /// IDs of pods that existed before the first daemon of this boot.
+    /// IDs of pods that appeared while no daemon ran, and are announced with their first container.
     pub(crate) older_than_daemon: RefCell<BTreeSet<String>>,
     /// Whether `install` had recorded CRI-O at any time while this daemon ran.
     pub(crate) was_registered: Cell<bool>,

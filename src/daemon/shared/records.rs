@@ -21,7 +21,7 @@ const DISK_RETRY: Duration = Duration::from_secs(1);
 pub(crate) struct Records {
     store: RefCell<Store>,
     /// The number of requests that failed because a record could not be written, and the last
-    /// reason; cleared when a write succeeds.
+    /// reason; cleared when a later request's write, or a retry, succeeds.
     refusals: RefCell<Option<(usize, String)>>,
     /// Notified when a record could not be written, or a file not removed.
     refused: Notify,

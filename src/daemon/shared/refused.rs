@@ -24,13 +24,13 @@ named! {
         User => "user",
         /// `[plugin.NAME] from` does not permit the process.
         Origin => "from",
-        /// The name belongs to a pre-installed plugin.
+        /// The name belongs to a pre-installed plugin, or may belong to one.
         File => "pre-installed",
-        /// Two processes repeatedly replace each other under one name.
+        /// Another process has the name and keeps it (`takeover.rs`).
         Contested => "contested",
         /// The limit of connected plugins is reached.
         Full => "full",
-        /// The process did not register, or violated the protocol.
+        /// The process did not register or answer Configure in time, or violated the protocol.
         Unfinished => "unfinished",
         /// The connection's slot was given to another connection.
         Crowded => "crowded",

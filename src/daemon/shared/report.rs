@@ -34,9 +34,9 @@ pub(crate) struct Report {
     pub(crate) audit: AuditLog,
     /// Numbers of requests by verb.
     pub(crate) requests: RefCell<BTreeMap<&'static str, u64>>,
-    /// Failures, each with its kind: the line without the container's ID. There is one entry per kind and plugin.
+    /// Failures, each with its kind, such as the line without the container's ID; one entry per kind and plugin.
     pub(crate) failures: RefCell<VecDeque<(String, Failure)>>,
-    /// Unreadable data, by engine and item; each item is logged once.
+    /// Unreadable data, by engine and item; an item is logged when it is added.
     pub(crate) missing: RefCell<BTreeMap<(&'static str, String), MissingData>>,
     /// The latest contradictions.
     pub(crate) contradictions: RefCell<VecDeque<IdentityClaim>>,

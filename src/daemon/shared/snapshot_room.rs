@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits the memory for snapshots that are being sent to plugins: each plugin that does not read
-//! its snapshot occupies some 4 MiB.
+//! its snapshot occupies up to some 4 MiB.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 

@@ -172,8 +172,7 @@ fn event_loop() -> Result<LocalRuntime> {
     builder.enable_all().build_local(LocalOptions::default()).doing(|| "starting the event loop")
 }
 
-/// Drops the attributes inherited from the wrapper that started this process, or from the command that runs a trial,
-/// if any, and raises the limits.
+/// Drops the attributes inherited from a wrapper, or from the command that runs a trial, and raises the limits.
 fn become_independent(host: &Host, start: &Start) -> Result<()> {
     let is_inherited = start.ready_fd.is_some() || start.is_trial;
     if is_inherited {

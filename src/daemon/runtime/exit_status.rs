@@ -213,9 +213,9 @@ impl ExitCodes {
         published.iter().rev().find(is_its).map(|exit| exit.code)
     }
 
-    /// Waits for the exit code from the kernel or the engine, at most [`EXIT_CODE_WAIT`], because
-    /// StopContainer is sent afterwards. Returns at once if neither will report it. `written` reads
-    /// the engine's code.
+    /// Waits for the exit code from the kernel or the engine, at most [`EXIT_CODE_WAIT`] and one read,
+    /// because StopContainer is sent afterwards. Returns at once if neither will report it. `written`
+    /// reads the engine's code.
     pub(crate) async fn wait(
         &self,
         record: &Container,

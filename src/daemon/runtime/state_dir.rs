@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the real runtime's state directory, which shows the outcome of its verbs (decision D2): the wrapper becomes
 //! the runtime and never sees its exit code. runc and youki keep `ROOT/ID/state.json`, crun keeps `ROOT/ID/status`;
-//! runc and crun keep `exec.fifo` there from create until start. This module only reads; an unknown state is an error,
-//! never an absence.
+//! runc and crun keep `exec.fifo` there from create until start. This module only reads; a file that cannot be
+//! read is an error, never an absence.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -253,7 +253,7 @@ pub(crate) fn pid_file_stamp(path: Option<&Path>) -> io::Result<Option<Stamp>> {
     Ok(path.map(stamp).transpose()?.flatten())
 }
 
-/// Returns the stamp of the runtime's state file: an `update` replaces it.
+/// Returns the stamp of the runtime's state file: runc's `update` replaces it, crun's does not.
 ///
 /// # Errors
 /// Fails when the file cannot be examined.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes entries of the audit log, with their pod and container; entries about refused commands, evictions, and
-//! plugins that connect or disconnect are emitted as events too. Without an audit log, entries about applied or skipped
-//! values are not built at all.
+//! Writes entries of the audit log, with their pod and container; those about refused commands, evictions, and plugins
+//! that connect or disconnect become events too. Without an audit log, no entry of an applied or skipped value is built.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;

@@ -31,8 +31,7 @@ impl Daemon {
     }
 
     /// Returns the indexes of the paused containers in this list; none if that takes too long. A thread reads the
-    /// files, since those of thousands would delay every create; it waits while `hold` is set, at most until `until`,
-    /// and ends with its caller.
+    /// thousands of files; it waits while `hold` is set, at most until `until`, and ends with its caller.
     pub(crate) async fn paused_among(
         &self,
         records: &[Rc<Container>],

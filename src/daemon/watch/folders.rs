@@ -161,7 +161,7 @@ impl Drop for NewWatch {
 }
 
 impl WatchedFolder {
-    /// Returns the next event. Never returns after [`FolderEvent::Gone`].
+    /// Returns the next event. Never returns once the kernel has ended the watch and its events were received.
     pub(crate) async fn next(&mut self) -> FolderEvent {
         match self.news.recv().await {
             Some(news) => news,

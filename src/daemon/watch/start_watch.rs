@@ -48,7 +48,7 @@ impl StartWatch {
     }
 
     /// Starts a thread that watches the folder as soon as it exists: the daemon may be busy in the ten
-    /// milliseconds before runc opens the fifo. The thread ends when the watch is added.
+    /// milliseconds before runc opens the fifo. It ends when the watch is added, or with this value.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);

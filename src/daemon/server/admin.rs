@@ -38,7 +38,7 @@ use crate::text::rfc3339_nanos;
 const AT_ONCE: usize = 100;
 
 /// Answers an admin request on its connection. `open` is dropped early for answers that need not
-/// delay the daemon's end.
+/// delay a re-execution.
 ///
 /// # Errors
 /// Fails when the operator's command has exited, or does not read.
@@ -57,7 +57,7 @@ pub(crate) async fn serve(
             return send_pods(daemon, stream, begin, "}").await;
         }
         "record" => {
-            drop(open); // A recording has no end, so the daemon may cut it off.
+            drop(open); // A recording has no end, so a re-execution may cut it off.
             return recording::serve(daemon, stream).await;
         }
         "events" if question["follow"] == true => {

@@ -37,7 +37,7 @@ pub(crate) struct Drain {
     changed: Notify,
 }
 
-/// A connection that must be answered before the daemon ends.
+/// A connection that must be answered, or held, before the daemon executes another program.
 pub(crate) struct OpenConnection(Rc<Drain>);
 
 impl Drop for OpenConnection {

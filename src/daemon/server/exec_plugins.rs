@@ -191,7 +191,7 @@ fn set_user(user: &mut Value, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Applies the changes to the document; on this thread if the document is short.
+/// Applies the changes to the document; on this thread if both are short.
 async fn patch(document: Vec<u8>, changes: &ExecChanges) -> Result<PatchedSpec> {
     let by = |field: Option<&str>| {
         let by = field.and_then(|field| changes.owners.get(field));

@@ -215,7 +215,7 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     }
 }
 
-/// Returns the values that injections in audit mode would have set.
+/// Returns the fields that injections in audit mode would have set.
 fn would_inject(container: &Container) -> Vec<Dated<InjectionNote>> {
     let rows =
         container.outcome.would_inject.iter().cloned().map(|WouldInject { at, plugin, field }| {
@@ -233,7 +233,7 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
     rows.collect()
 }
 
-/// Returns values that the engine repeats while the plugins' values stay in force.
+/// Returns values that the engine requested while the plugins' values stayed in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.resources.overlay);
     let rows = container.outcome.repeated.iter().filter_map(|repeated| {

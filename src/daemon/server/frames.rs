@@ -161,8 +161,8 @@ pub(crate) async fn send_parts<'d>(stream: &mut UnixStream, document: &'d str) -
     Ok(rest)
 }
 
-/// Sends one frame. Fails if the peer does not read it in time, because a stopping daemon waits for
-/// open connections.
+/// Sends one frame. Fails if the peer does not read it in time, because a re-execution waits for open
+/// connections.
 async fn send_frame(stream: &mut UnixStream, frame: &[u8]) -> Result<()> {
     let sent = tokio::time::timeout(ANSWER_WAIT, stream.write_all(frame)).await;
     let sent = sent.map_err(|_late| Error::new("the peer does not read the response"))?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes entries of the audit log, with their pod and container; those about refused commands, evictions, and plugins
-//! that connect or disconnect become events too. Without an audit log, no entry of an applied or skipped value is built.
+//! that connect or disconnect become events too. Without an audit log, no entry of applied or skipped values is built.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;

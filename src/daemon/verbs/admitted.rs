@@ -156,13 +156,13 @@ impl Admitted {
     }
 
     /// Sends CreateContainer through the chain, and applies the replies to the document. From here
-    /// on plugins receive the container as the resulting document describes it, even if the node or
-    /// the runtime cannot honour it. The description is written to disk only with the decision,
-    /// because a crash ends the request anyway.
+    /// on plugins receive the container as the resulting document describes it, even if the node
+    /// cannot honour it; if there is no such document, as the engine requested it. The description is
+    /// written to disk only with the decision, because a crash ends the request anyway.
     ///
     /// # Errors
-    /// Fails with the plugin that refused, the conflict between two plugins, or the adjustment that cannot be applied
-    /// in general or on this node.
+    /// Fails with the plugin that refused or is missing, the conflict between two plugins, or the injection or
+    /// adjustment that cannot be applied in general or on this node.
     pub(super) async fn adjust(&self, writer: ResourceWriter) -> Result<Adjusted> {
         let asked = self.ask_and_edit(writer).await;
         let written = asked.as_ref().ok().and_then(|edited| edited.container.as_ref());

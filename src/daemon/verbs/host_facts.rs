@@ -29,7 +29,7 @@ use crate::daemon::shared::Daemon;
 const FEW: usize = 16;
 
 /// Resolves the adjustment's names, and checks that the runtime honours them. The second value lists
-/// what this node lacks; the caller refuses the container for that after recording its description.
+/// what this node lacks: `adjust` refuses the container for that after recording its description.
 pub(crate) async fn resolve_for_runtime(
     daemon: &Daemon,
     id: &str,
@@ -81,8 +81,8 @@ async fn resolve_names(
 /// An edited document, and the container as that document describes it.
 pub(crate) struct Written {
     pub(crate) patched: PatchedSpec,
-    /// The container as the document describes it; `None` if no plugin requested a change, so that
-    /// the engine's description applies.
+    /// The container as the document describes it; `None` if no plugin or injection requested a change,
+    /// so that the engine's description applies.
     pub(crate) container: Option<api::Container>,
 }
 

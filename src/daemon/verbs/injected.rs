@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chooses the operator's injections that apply to a container that is being created, tries those that may not fit this
-//! node or this document, and records those that fail. `chain` merges the rest.
+//! node or this document, and records those that fail. `chain` merges those to enforce.
 
 use std::sync::Arc;
 
@@ -78,8 +78,8 @@ impl Admitted {
         Ok(())
     }
 
-    /// Returns the values of an injection. If they may not fit this node and this document, or the injection
-    /// is in audit mode, it is first tried alone; only then the names of its fields are returned too.
+    /// Returns the values of an injection. If they may not fit this node and this document (always for a hook), or
+    /// the injection is in audit mode, it is first tried alone; only then the names of its fields are returned too.
     async fn prepare(
         &self,
         injection: &Arc<Injection>,

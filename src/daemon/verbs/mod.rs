@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides each verb, in one file each, before the runtime runs. A refusal leaves bundle and container as they were.
 //!
-//! This module never waits for the runtime: `lifecycle` settles the outcome of a verb. It imports `bundle`,
+//! This module never waits for a verb's runtime: `lifecycle` settles the outcome. It imports `bundle`,
 //! `lifecycle`, `shared`, `pods`, `registry`, `request`, `resources`, `runtime` and `watch`.
 
 mod admitted;

@@ -5,8 +5,8 @@
 //! engine's values again. So if plugins own values, plugins are asked about a repetition too, as with an engine's own
 //! NRI; values that they do not set again stay theirs.
 //!
-//! A refusal changes nothing. The turn to write is not held while plugins are asked; but from their
-//! reply until the runtime has exited no other request writes this container's resources.
+//! A refusal changes nothing of this container. The turn to write is not held while plugins are asked;
+//! afterwards it is, until the runtime has exited, so that no other request writes this container's resources.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

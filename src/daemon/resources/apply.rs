@@ -89,7 +89,7 @@ pub(crate) async fn apply(
     };
     let unchanged = found.as_ref().filter(is_unchanged).map(|(checked, _)| Rc::clone(checked));
     let is_unchanged = unchanged.is_some();
-    // The check found an unchanged one alive.
+    // The check found an unchanged record's process alive.
     let record = unchanged.map_or_else(|| living(daemon, key), Ok)?;
     if record.is_starting() {
         return Err(UpdateError::Starting);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Updates and evicts running containers as plugins request, through their cgroups or the runtime.
 //!
-//! This module never notifies a plugin, and a failed update never fails the event that contained
-//! it. It imports `shared`, `registry`, `runtime` and `watch`.
+//! This module never sends a plugin an event, only results of its updates; and a failed update of another container
+//! never fails the event that contained it. It imports `shared`, `registry`, `runtime` and `watch`.
 
 pub(crate) mod apply;
 pub(crate) mod classes;

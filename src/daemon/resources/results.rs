@@ -105,7 +105,7 @@ pub(crate) fn of_engines_update(
     send_one(daemon, &key.id, &requested, &result);
 }
 
-/// Returns the current owners of fields that are about to get the owners in `next`.
+/// Returns the fields of `next` that have owners now, each with that owner.
 pub(super) fn owned_by_others(
     daemon: &Daemon,
     key: &ContainerKey,

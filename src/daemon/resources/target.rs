@@ -8,8 +8,8 @@ use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Returns the container that a plugin means by an ID: the subject of its request, else the living
-/// container with that ID, else the youngest. Fails if several are alive: only the runtime root
-/// distinguishes them, and the protocol has no field for it.
+/// container with that ID, else the youngest. Fails if there is none, or several are alive: only the
+/// runtime root distinguishes these, and the protocol has no field for it.
 pub(crate) fn find(
     daemon: &Daemon,
     id: &str,

@@ -220,8 +220,8 @@ impl Lanes {
         })
     }
 
-    /// Whether a runtime is changing a container. Foreground runs do not count, since they last as long
-    /// as their containers.
+    /// Whether a runtime is changing a container. `run` and `restore` do not count, since in the
+    /// foreground they last as long as their containers.
     pub(crate) fn have_runtimes(&self) -> bool {
         let is_short = |pending: &Rc<PendingVerb>| !pending.verb.creates_and_starts();
         self.all.borrow().values().any(|lane| lane.pending.borrow().iter().any(is_short))

@@ -13,10 +13,10 @@ use crate::files;
 use crate::presence::IfThere;
 use crate::state::{Container, Pod};
 
-/// Returns the pod in which the plugin's process runs.
+/// Returns the pod on record in which the plugin's process runs, if any.
 ///
 /// # Errors
-/// Fails when `/proc` or a runtime's state cannot be read.
+/// As [`pod_of_process`].
 pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>> {
     let pid = daemon.registry.find(plugin).and_then(|connected| connected.pid());
     let pid = pid.and_then(|pid| u32::try_from(pid).ok());
@@ -26,7 +26,7 @@ pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>
 /// Returns the pod on record in which a process runs, if any.
 ///
 /// # Errors
-/// Fails when `/proc` or a runtime's state cannot be read.
+/// Fails when `/proc` cannot be read, and as [`outermost`].
 pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod>> {
     match cgroups_of(daemon, pid)? {
         Some(text) => pod_in(daemon, &text),
@@ -57,7 +57,7 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
 }
 
 /// Returns `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
-/// that process no longer exists or its PID was reused.
+/// that process is unknown or no longer exists.
 fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.process.init_pid {

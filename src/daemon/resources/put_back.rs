@@ -53,7 +53,7 @@ impl PutBacks {
         });
     }
 
-    /// Counts a write to this container and returns true, unless there were too many.
+    /// Counts a write to this container and returns true, unless there were too many, to it or on the node.
     fn admit(&mut self, key: &ContainerKey) -> bool {
         let now = Instant::now();
         let is_recent = |at: &&Instant| now.duration_since(**at) < ON_NODE;

@@ -39,7 +39,7 @@ const KILLED: i32 = 128 + 9;
 #[derive(Debug, Clone)]
 pub(crate) struct ExitFile {
     path: PathBuf,
-    /// The init process that the file must name, if it names one.
+    /// The init process that a shim's file must name.
     pid: Option<u32>,
     is_shims: bool,
 }

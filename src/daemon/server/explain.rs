@@ -173,7 +173,7 @@ fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
 
 fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
     let (namespace, pod) = pod_of(daemon, container);
-    // A plugin that was skipped for the pod did not receive its containers either.
+    // A plugin that was skipped for the pod may handle the pod's containers differently, so it is shown too.
     let store = daemon.records.read();
     let mut skipped = container.outcome.skipped.clone();
     let of_pod = store.newest_pod(&container.pod);

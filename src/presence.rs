@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Determines whether a file, folder or process exists. "It does not exist" and "this cannot be
 //! determined now" (no descriptor left, no memory, a bad disk) are different results; only the
-//! first is a reason to remove or stop something. `Ok(None)` and `Ok(false)` mean that the kernel
-//! reports absence; an error means unknown, and the caller retries or chooses the outcome that
-//! loses no container.
+//! first is a reason to remove or stop something. `Ok(None)`, and `Ok(false)` of [`exists`], mean
+//! that the kernel reports absence; an error means unknown, and the caller retries or chooses the
+//! outcome that loses no container.
 
 use std::io;
 use std::path::Path;
@@ -21,8 +21,8 @@ pub(crate) fn is_absence(os: i32) -> bool {
     matches!(os, ENOENT | ENOTDIR | ENAMETOOLONG | ESRCH)
 }
 
-/// Whether this OS error is a shortage of the process or the host, not a fact about the object of
-/// the call.
+/// Whether this OS error is a shortage of the process or the host, or an interruption, not a fact
+/// about the object of the call.
 pub(crate) fn is_shortage(os: i32) -> bool {
     matches!(os, EMFILE | ENFILE | ENOMEM | ENOBUFS | EINTR)
 }
@@ -110,7 +110,7 @@ pub(crate) fn entries(folder: &Path) -> io::Result<Vec<std::fs::DirEntry>> {
 /// The first pause before a retry, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(5)];
 
-/// The pauses between attempts: each is twice as long as the last.
+/// The pauses between attempts: each is twice as long as the last, up to the longest.
 #[derive(Debug)]
 pub(crate) struct Backoff(Duration);
 

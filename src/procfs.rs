@@ -5,8 +5,9 @@
 //! A process may end at any time, another process may get its PID, and a container's process may
 //! give itself any name, so the caller decides which facts to trust. This module sends no signal.
 //!
-//! Only the kernel's report proves that a process is gone: if no descriptor is free, the functions
-//! here return an error ([`is_of_this_host`] returns false).
+//! Only the kernel's report proves that a process is gone: if that cannot be determined, the
+//! functions here return an error ([`is_of_this_host`] returns false). A zombie still has its
+//! facts, except for its command line, its program and its environment.
 
 use std::ffi::OsString;
 use std::io;
@@ -59,7 +60,7 @@ pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
     Ok(link?.is_some())
 }
 
-/// Returns the parent of a process; `None` if the process has ended.
+/// Returns the parent of a process; `None` if the process was reaped.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -67,7 +68,7 @@ pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
-/// Returns the process's name, as the kernel truncates it, and its parent; `None` if it has ended.
+/// Returns the process's name, as the kernel truncates it, and its parent; `None` if it was reaped.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -80,7 +81,8 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
     Ok(Some((name, parent)))
 }
 
-/// Returns the login user of a process; `None` if it belongs to no login, or has ended.
+/// Returns the login user of a process; `None` if it belongs to no login or was reaped, or the
+/// kernel records no logins.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -90,7 +92,7 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     Ok(uid.filter(|uid| *uid != u32::MAX))
 }
 
-/// Returns the OOM score adjustment of a process; `None` if the process has ended.
+/// Returns the OOM score adjustment of a process; `None` if the process was reaped.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -120,7 +122,7 @@ const LIMITS: [(&str, &str); 16] = [
 ];
 
 /// Returns a resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None`
-/// if the process has ended, or the kernel does not show this limit.
+/// if the process was reaped, or the kernel does not show this limit.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -133,7 +135,7 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
     Ok(values.next().zip(values.next()).map(|(soft, hard)| format!("{soft}:{hard}")))
 }
 
-/// Returns when a process started, in clock ticks since the host's boot; `None` if it has ended.
+/// Returns when a process started, in clock ticks since the host's boot; `None` if it was reaped.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -141,9 +143,9 @@ pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
 
-/// Whether a process is of this process's user and PID namespace. If not, callers do not read its
-/// command line and environment, because these are in the process's memory, and a container's
-/// process can make the reader wait.
+/// Whether a process has this process's UID and is in its PID namespace. If not, callers do not
+/// read its command line and environment, because these are in the process's memory, and a
+/// container's process can make the reader wait.
 pub(crate) fn is_of_this_host(host: &Host, pid: u32) -> bool {
     let namespace =
         |pid: &str| std::fs::read_link(host.path(format!("/proc/{pid}/ns/pid"))).or_absent();
@@ -204,7 +206,7 @@ fn bit(signal: u8) -> u64 {
     1_u64.checked_shl(u32::from(signal).wrapping_sub(1)).unwrap_or(0)
 }
 
-/// Returns how a process handles signals; `None` if it has ended.
+/// Returns how a process handles signals; `None` if it was reaped.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.
@@ -228,8 +230,8 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Before Linux 6.15 the kernel returns this for a session leader that was reaped; flags and
-        // PID are valid, so there is no other cause.
+        // Before Linux 6.15 the kernel returns this if no process has the PID, but a thread, or a
+        // session or process group whose leader was reaped.
         Err(Errno::INVAL) => Ok(None),
         opened => opened.map_err(io::Error::from).if_there(),
     }
@@ -242,7 +244,7 @@ pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
 /// Fails when the process cannot be examined.
 pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result<Option<OwnedFd>> {
     let Some(process) = open(pid)? else { return Ok(None) };
-    // Compared after opening, because the descriptor keeps the PID from being reused.
+    // Compared after opening: a process with this PID that started at `start` is the opened one.
     let is_same = start.is_none() || start_time(host, pid)? == start;
     Ok(is_same.then_some(process))
 }

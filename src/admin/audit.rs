@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `audit`: searches the audit log, in its files or in the journal. It needs no daemon. It prints
-//! each line as it is found, or with `--pod` or `--container` at the end of the search; with
-//! `--follow` it then prints new lines.
+//! each line as it is found (with `--pod` or `--container`: see [`Page`]); with `--follow` it then
+//! prints new lines.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -217,7 +217,7 @@ fn journalctl(more: &[&str]) -> Result<Child> {
 
 /// The output. Lines are written as they are found; with `--pod` or `--container` they are held
 /// until the search ends, because the command fails without output if an ID prefix matches several
-/// IDs.
+/// IDs. A followed journal does not show where the search ends, so its lines are not held.
 struct Page {
     format: Format,
     is_endless: bool,
@@ -337,7 +337,7 @@ impl Prefixes {
 /// found: a longer word shifts the rest of its line, or is shortened.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
-/// Whether words are shortened to their columns: for a terminal, not for a pipe.
+/// Whether words are shortened to their columns: on a terminal, unless the page is wide.
 pub(super) fn fits_columns(format: Format) -> bool {
     format == Format::Page && screen().is_some()
 }

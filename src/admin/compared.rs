@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pages of `policy test --compare`: a table for people, JUnit's XML for CI.
+//! The pages of `policy test` for a recording or a manifest: a table for people, JUnit's XML for CI.
 
 use super::output::{Answer, Format};
 use super::show::{or_dash, table};
@@ -68,7 +68,7 @@ fn name_of(verdict: &ComparedContainer) -> String {
     parts.map(|part| printable(part)).collect::<Vec<_>>().join("/")
 }
 
-/// Formats the result as JUnit's XML: each container with another decision is a failed case.
+/// Formats the result as JUnit's XML: each listed container with another decision is a failed case.
 pub(super) fn junit(compared: &Compared) -> String {
     let failed = if compared.compared { compared.decisions.as_slice() } else { &[] };
     let mut cases = String::new();

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{printable, short_id};
 
-/// Maximum silence of the daemon, which reads files of all containers, before the request fails.
+/// Time limit for the daemon's response: it may read files of all containers first.
 const DRIFT_WAIT: Duration = Duration::from_secs(60);
 
 /// `drift`.
@@ -40,8 +40,8 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     code
 }
 
-/// Returns the exit code. If no value could be compared, this is an error, because the empty list
-/// then proves nothing.
+/// Returns the exit code. If there are values and none could be compared, this is an error, because
+/// the empty list then proves nothing.
 fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),

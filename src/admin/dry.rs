@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command lines of `adjust` and `replay`, which call plugins without a node. They refuse a
-//! configuration with any error, because no container depends on them.
+//! The command lines of `adjust` and `replay`, which call plugins without a node. Except for
+//! `replay --record`, they refuse a configuration with any error, because no container depends on
+//! them.
 
 use std::path::PathBuf;
 

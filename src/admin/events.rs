@@ -82,7 +82,8 @@ impl Events {
 /// Prints the events.
 ///
 /// # Errors
-/// Fails when the daemon does not run, and when the output cannot be written.
+/// Fails when the daemon does not run (with `--follow`: at the start), and when the output cannot
+/// be written.
 pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result<u8> {
     let mut page = EventPage { wanted, format, count: 0 };
     if !wanted.follow {

@@ -53,7 +53,7 @@ pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("uninstall", FAILED, "not registered, or containers still use it"),
 ];
 
-/// Renders the end of the help of all verbs.
+/// Renders the end of the help of `nri-runc nri`.
 pub(super) fn help() -> String {
     let rows = EXIT_CODES.iter().filter(|(code, _)| *code != FOUND);
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))

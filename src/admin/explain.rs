@@ -287,7 +287,8 @@ fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
     }
 }
 
-/// Adds the plugins from which the container or pod is hidden, refusals, and skipped plugins.
+/// Adds the plugins from which the container or pod is hidden, refusals, skipped plugins, and
+/// ignored identity claims.
 fn stays(
     id: &str,
     hidden: &[HiddenFrom],

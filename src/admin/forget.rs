@@ -14,8 +14,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
 
-/// Maximum silence of the daemon during the request. The daemon notifies plugins, which may be
-/// slow, but sends heartbeats meanwhile.
+/// Time limit for the daemon's response: it notifies plugins first, which may be slow.
 const FORGET_WAIT: Duration = Duration::from_secs(60);
 
 /// `forget`.

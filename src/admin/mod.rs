@@ -176,14 +176,14 @@ struct DaemonOptions {
 struct Row<'a> {
     /// The value of the verb's `--output`; `adjust` has separate formats.
     output: Option<Format>,
-    /// The line shown to an operator while the verb waits; `None` for a verb that shows a screen or
-    /// a stream, or runs plugins itself.
+    /// The line shown to an operator while the verb waits; `None` for no line, for instance because
+    /// the verb shows a screen or a stream.
     wait: Option<&'static str>,
     /// Whether the verb needs root, because it reads the state of the daemon and the engines.
     is_roots: bool,
-    /// Whether the verb fails if the named configuration file is missing: it could otherwise ask
-    /// another daemon, or disable plugins in another run directory. `check` reports the missing
-    /// file instead; the daemon and hooks refuse containers.
+    /// Whether the verb fails if the named configuration file is unreadable: it could otherwise ask
+    /// another daemon, or disable plugins in another run directory. `check` and `sysdump` report
+    /// the file instead; the daemon and hooks refuse containers.
     needs_file: bool,
     /// Whether the verb is about the node's engines and hooks, whichever user calls it.
     is_of_node: bool,
@@ -428,7 +428,8 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 /// Asks the daemon.
 ///
 /// # Errors
-/// Fails without a daemon, or if a daemon of another version answers in another form.
+/// Fails if no daemon runs, or it refuses or does not answer in time, or answers in the form of
+/// another version.
 fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
     read(&wrapper::admin(config, &question.to_string())?)
 }

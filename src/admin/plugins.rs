@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `plugins`: lists the plugins that are connected, are connecting, or disconnected recently; with
-//! `--logs` it prints the output of a launched plugin. It only asks the daemon.
+//! `plugins`: lists the plugins that are connected, connecting or launched, and those that recently
+//! disconnected or were refused; with `--logs` it prints the output of a launched plugin. It only
+//! asks the daemon.
 
 use clap::Args;
 use serde_json::json;

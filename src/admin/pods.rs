@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pods`: lists pods and their containers, newest first. The daemon sends all pods; this command
-//! filters them.
+//! `pods`: lists pods and their containers, in a table the newest pod first. The daemon sends all
+//! pods; this command filters them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ struct LabelFilter {
     is_wanted: bool,
 }
 
-/// The words of the column STATE, for pods and containers.
+/// The states that `--state` accepts, of pods and containers.
 const STATES: [&str; 6] = ["creating", "created", "paused", "ready", "running", "stopped"];
 
 fn label(text: &str) -> std::result::Result<LabelFilter, String> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `replay --record FILE`: records the requests of the running daemon as a script for `replay
-//! FILE`. SIGINT, SIGTERM or the daemon's exit end the recording. Every line of the script is
+//! FILE`. SIGINT, SIGTERM or the daemon's exit end the recording. Every line of the file is
 //! complete; the last line on standard error has the number of recorded requests.
 
 use std::fs::{File, OpenOptions};
@@ -34,7 +34,8 @@ const PIPE_ROOM: usize = 4096;
 /// Records all requests from now on; `-` is standard output.
 ///
 /// # Errors
-/// Fails when the daemon does not run or exits, and when the file exists or cannot be written.
+/// Fails when the daemon does not run, exits, or ends the recording because this process reads too
+/// slowly, and when the file exists or cannot be written.
 pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()> {
     let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;

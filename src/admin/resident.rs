@@ -45,11 +45,11 @@ const HANG_WAIT: Duration = Duration::from_secs(5);
 
 /// The daemon's process.
 struct RunningDaemon {
-    /// The daemon's status; if it does not respond, as far as its process shows it.
+    /// The daemon's status; without its answer, as far as its process shows it.
     status: Box<Status>,
     pid: u32,
     process: OwnedFd,
-    /// Whether the daemon listens but does not respond.
+    /// Whether the daemon listens or holds its lock, but does not respond.
     hangs: bool,
 }
 
@@ -143,6 +143,7 @@ impl RunningDaemon {
     }
 
     /// Finds a daemon of this installation whose run directory differs from the configuration's.
+    /// Fails if there is only another installation's that serves the same plugins.
     fn elsewhere(loaded: &Loaded) -> Result<Option<Self>> {
         let find = || daemon::other::find(&loaded.config, loaded.only.as_deref());
         let Some(other) = find() else { return Ok(None) };
@@ -243,7 +244,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     })
 }
 
-/// Returns the status of a daemon that does not respond, as far as its process shows it.
+/// Returns a daemon's status as far as its process shows it.
 fn shown_by_process(pid: u32) -> Box<Status> {
     let host = Host::default();
     let value = |name: &str| {

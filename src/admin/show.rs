@@ -115,7 +115,8 @@ pub(super) fn screen() -> Option<usize> {
     Some(width.max(TERMINAL_WIDTH))
 }
 
-/// Shortens the cells of these columns, always the widest first, until the table fits the screen.
+/// Shortens the cells of these columns, always the widest first, until the table fits the screen;
+/// shortens none if it cannot fit.
 pub(super) fn fit(
     head: &[&str],
     rows: &mut [Vec<String>],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Signals as events, awaited together with a descriptor: a command that must clean up is not
-//! interrupted in the middle of a step. (In the first process of a pod, SIGTERM has no default
-//! effect.)
+//! interrupted in the middle of a step. (In the first process of a PID namespace, SIGTERM has no
+//! default effect.)
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;

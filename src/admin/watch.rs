@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct ListRow {
     /// The identity of the row.
     pub(super) key: String,
-    /// The values whose change prints the row again; ages and counts are left out.
+    /// The values whose change prints the row again; ages and numbers of requests are left out.
     pub(super) compared: String,
     pub(super) cells: Vec<String>,
     pub(super) name: String,
@@ -115,7 +115,7 @@ pub(super) fn whole_lines(unfinished: &mut Vec<u8>, bytes: &[u8]) -> Vec<u8> {
     unfinished.drain(..whole).collect()
 }
 
-/// The rows as last printed.
+/// The rows of the last answer.
 struct Seen {
     rows: HashMap<String, ListRow>,
     order: Vec<String>,
@@ -132,7 +132,7 @@ impl Seen {
         Self { rows: HashMap::new(), order: Vec::new(), state, widths, format }
     }
 
-    /// Compares the current rows with the printed ones; returns those to print.
+    /// Compares the rows with the last answer's; returns those to print.
     fn take(&mut self, rows: Vec<ListRow>, gone: Option<&str>) -> Vec<ListRow> {
         let mut news = Vec::new();
         let order: Vec<String> = rows.iter().map(|row| row.key.clone()).collect();

@@ -10,7 +10,8 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words that YAML 1.1 or 1.2 does not read as text, in lower case. YAML accepts other cases too.
+/// Words, in lower case, that YAML 1.1 or 1.2, or a reader that is laxer about numbers, does not
+/// read as text. YAML accepts other cases too.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 
@@ -75,7 +76,7 @@ fn add_after_dash(out: &mut String, item: &Value, indent: usize) {
     }
 }
 
-/// Renders a number without an exponent, because YAML 1.1 reads a number that has one as text.
+/// Renders a number without an exponent, because YAML 1.1 reads some numbers with one as text.
 fn number_text(number: &Number) -> String {
     match number.as_f64() {
         Some(value) if number.is_f64() => {

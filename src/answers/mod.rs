@@ -3,7 +3,7 @@
 //! serialization, the form that scripts read (`docs/schema/`).
 //!
 //! During an upgrade the daemon and a command may be of different versions: a member that the other
-//! side does not know is ignored, and one that it does not send has its default.
+//! side does not know is ignored, and one of a later version that it does not send has its default.
 //!
 //! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
 

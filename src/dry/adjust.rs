@@ -68,8 +68,9 @@ pub(crate) struct AdjustOptions {
 /// Runs the adjustment; returns the output.
 ///
 /// # Errors
-/// Fails when plugins refuse, conflict or do not connect, when the result cannot be applied, and
-/// when the bundle or the adjustments are unreadable. The bundle is then unchanged.
+/// Fails when plugins refuse, conflict or do not connect, when the result cannot be applied or
+/// written, when the bundle or the adjustments are unreadable, and without `--apply` for a pod's
+/// infrastructure container. The bundle is then unchanged.
 pub(crate) fn run(config: Config, options: &AdjustOptions, output: Output) -> Result<Vec<u8>> {
     let bundle = DryRunBundle::open(&options.bundle)?;
     let host = Host::new(&config.debug_host_root, "");

@@ -54,8 +54,8 @@ impl DryRunBundle {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// Returns the pod and container that plugins would receive if an engine ran the bundle, with
-    /// the container's role and the pod's origin.
+    /// Returns the pod and container that plugins receive for the bundle, with the container's role
+    /// and the pod's origin.
     ///
     /// # Errors
     /// Fails when the document is not an OCI spec.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy test --compare`: what the rules, injections and promises of another configuration would
-//! have decided about recorded requests, or would decide about the pods of a manifest.
+//! `policy test` for a recording or a manifest: what the rules, injections and promises of two
+//! configurations would have decided about recorded requests, or would decide about the pods of a
+//! manifest (also of one configuration).
 //!
 //! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
-//! (decision D62). Validators are ignored, as is whether the host can carry out a decision.
+//! (decision D62). Validators are ignored, as is whether the host can carry out a decision, except
+//! that injections' seccomp profiles are read here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,7 +53,7 @@ pub(super) struct RecordedPlugins {
 }
 
 /// A configuration's decisions about one creation, as texts, by subject: the container, a field, a
-/// plugin, a promise or an injection.
+/// plugin, a promise, an injection, or a hash of all values.
 type Verdict = BTreeMap<String, String>;
 
 /// The data of a creation, or why it is refused or unreadable.
@@ -69,7 +71,7 @@ pub(super) struct Judge<'c> {
     config: &'c Config,
     rules: Rules,
     injections: Injections,
-    /// Plugins whose rights in a manifest's pods are shown, in addition to the configured ones.
+    /// Plugins whose rights in a manifest's pods are shown even if nothing restricts them.
     plugins: &'c [String],
 }
 
@@ -293,7 +295,7 @@ impl<'c> Judge<'c> {
 }
 
 /// Counts creations, and lists the decisions about each container. If two configurations are
-/// compared, only differing decisions are listed.
+/// compared, only differing decisions and undecided promises are listed.
 #[derive(Debug, Default)]
 struct Comparison {
     creations: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The document of `policy test --compare`.
+//! The document of `policy test` for a recording or a manifest.
 
 use serde::Serialize;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The plugins of a dry run: they connect or are launched, are synchronized, receive requests, and
-//! disconnect. A [`DryRunObserver`] provides the state for Synchronize, and is called for each
-//! registration, synchronization and disconnection.
+//! disconnect. A [`DryRunObserver`] provides the state for Synchronize, answers plugins' requests
+//! for updates, and is called for each registration, synchronization and disconnection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -197,7 +197,8 @@ impl DryRun {
         pod.unwrap_or_default()
     }
 
-    /// Returns the injections for a container of this pod, without those in audit mode.
+    /// Returns the injections for a container of this pod. Only warns about those in audit mode, and
+    /// about those that fail and may be left out.
     ///
     /// # Errors
     /// Fails if an injection cannot be carried out and is configured to refuse the container then.
@@ -227,8 +228,8 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized. A
-    /// promise in audit mode only causes a warning.
+    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized, or a
+    /// rule hides the pod from it. A promise in audit mode only causes a warning.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.
@@ -335,7 +336,8 @@ impl DryRun {
         names.iter().filter(|name| here.contains(&name.as_str())).cloned().collect()
     }
 
-    /// Closes a plugin's connection, and returns once the disconnection has been reported.
+    /// Closes a plugin's connection, and returns once the disconnection has been reported, or after
+    /// [`DISCONNECT_WAIT`] with an error.
     pub(super) async fn disconnect(&self, name: &str) -> std::result::Result<(), String> {
         let found =
             self.members.borrow().iter().find(|member| member.chained.id() == name).cloned();

@@ -30,8 +30,8 @@ pub(super) enum Command {
         /// Whether the line adds to the earlier state instead of replacing it: a recorded state may
         /// have several lines.
         adds: bool,
-        /// The plugins that were connected during the recording; `None` for a line that was not
-        /// recorded.
+        /// The plugins that were synchronized when the recording began; `None` for a line that was
+        /// not recorded.
         recorded_with: Option<Vec<String>>,
     },
     Call(Box<ScriptCall>),

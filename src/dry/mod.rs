@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plugins without a node: `replay` sends them the requests of a script, `adjust` applies their
 //! changes (or a file's) to a bundle, `policy` shows what the rules decide about a bundle, and
-//! `compare` compares the decisions of two configurations.
+//! `compare` shows or compares decisions about a manifest or a recording.
 //!
 //! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and
 //! applied, by the same code as in the daemon. Reference: docs/plugins.md.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A recording is replayed to the plugins that were connected when it was made: the first call
+//! A recording is replayed to the plugins that were synchronized when it began: the first call
 //! waits for them, up to a limit. Other scripts have `wait` lines instead.
 
 use std::cell::RefCell;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `replay`: reads a script of requests, one line of JSON each, and prints the plugins' replies.
 //!
-//! A call starts when its line is read, and calls run concurrently. `wait` delays the lines after
-//! it, except for `answer` lines and a `cancel` of a running call. The first call after the state
-//! of a recording waits for the recording's plugins. Requests are sent as written: they are not
-//! reordered, rolled back or deduplicated.
+//! A call starts when its line is read, and calls run concurrently. `wait` and `disconnect` delay
+//! the lines after them, except for `answer` lines and a `cancel` of a running call. The first call
+//! after the state of a recording waits for the recording's plugins. Requests are sent as written:
+//! they are not reordered, rolled back or deduplicated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -168,8 +168,8 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line, or why it is malformed. Both are queued, because no line is answered before plugins can
-/// connect.
+/// A line, or why it is malformed. Both are queued: before plugins can connect, nothing but a wrong
+/// `answer` line is answered.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -356,7 +356,7 @@ impl ScriptObserver {
                 return Err(format!("answer {number} is of another kind than asked for"));
             }
             // Without --ask-updates, the request's number is printed too, and an answer has no
-            // effect.
+            // effect; nor has a second answer.
             (None, _) if (1..=self.asked.get()).contains(&number) => {}
             (None, _) => return Err(format!("answer {number} was not asked for")),
         }

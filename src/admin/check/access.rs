@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rows of `check` about plugins of users other than root: a plugin can run anything as root in
-//! any container. Each setting that opens the plugin socket to more users has a row, and each
-//! directory or file of pre-installed plugins that others can write. Containers that can connect,
-//! `exe:` origins and recent refusals are listed too.
+//! any container. Each setting that opens the plugin socket to more users has a row, as have the
+//! socket's directory, and directories and programs of pre-installed plugins, that others can write.
+//! Containers that can connect, `exe:` origins and recent refusals are listed too.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -112,7 +112,7 @@ fn widened(config: &Config) -> Vec<Finding> {
     rows
 }
 
-/// Reports containers that can connect to the socket and run no plugin.
+/// Reports containers that can connect to the socket, in pods without a connected plugin.
 fn mounted(running: &Daemon) -> Option<Finding> {
     let SocketMounts { count, containers } = &running.socket_mounts;
     let named =

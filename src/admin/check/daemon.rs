@@ -19,7 +19,7 @@ use crate::plugin::socket::listener_at;
 use crate::runtime::{self, bounded};
 use crate::wrapper;
 
-/// Time limit of a trial start.
+/// Time limit of a trial start, and of each program that is tried.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
 /// Checks the daemon itself. `can_serve`: whether a daemon could serve in the run directory.
@@ -103,8 +103,8 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     rows.collect()
 }
 
-/// Reports a running daemon that does not understand this program's requests: each create first
-/// makes that daemon re-execute, and bypasses the daemon if that does not help.
+/// Reports a running daemon that does not understand this program's requests: a wrapper first makes
+/// an older daemon re-execute; if that does not help, or the daemon is newer, it counts as away.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;
@@ -120,7 +120,7 @@ pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     Some(finding("daemon", false, detail, &hint))
 }
 
-/// Reports the daemon's recent failures, other than refused containers.
+/// Reports the daemon's recent failures, other than refused commands.
 pub(super) fn failures(running: &Daemon, now: i64) -> Option<Finding> {
     let is_recent = |at: i64| now.saturating_sub(at) < RECENT_NANOS;
     let all = running.status.as_ref()?.failures.iter();

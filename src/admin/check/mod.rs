@@ -2,9 +2,9 @@
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
 //!
 //! It tries the steps of a create instead of looking for known faults: it opens the run directory
-//! as a wrapper does, starts a daemon up to the point of serving, and executes the runtime. It
+//! as a wrapper does, starts a daemon up to opening the run directory, and executes the runtime. It
 //! removes at once any file that it creates for that; otherwise it only reads. A check that could
-//! not be made is not reported as ok.
+//! not be made says `unknown`.
 
 mod access;
 mod daemon;

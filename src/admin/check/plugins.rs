@@ -17,7 +17,8 @@ use crate::plugin::socket::{name_for_install, obstacle};
 use crate::plugin::{PluginFile, Unusable, UnusableKind, discover};
 use crate::text::counted;
 
-/// Seconds after the daemon's start from which a plugin that is not synchronized is reported.
+/// Seconds after the daemon's start from which a pre-installed plugin that is not synchronized is
+/// reported even if the cause is unknown.
 const SETTLED: u64 = 10;
 
 /// Maximum age of a recent failure, in nanoseconds.
@@ -188,7 +189,8 @@ fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding>
     Some(warning("pre-installed plugins", detail, &hint))
 }
 
-/// Reports a connected plugin that does not respond, is slow, or failed recently.
+/// Reports a connected plugin that does not respond, is slow, or failed recently (only if any of its
+/// requests timed out).
 fn connected(row: &PluginRow) -> Option<Finding> {
     let id = row.id();
     if row.unresponsive {
@@ -235,7 +237,7 @@ fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     })
 }
 
-/// Reports plugins that were connected before the daemon started.
+/// Reports plugins that were connected before the daemon started and have not reconnected.
 fn absent(status: &Status) -> Vec<Finding> {
     let rows = status.absent_plugins.iter().map(|id| {
         let detail =

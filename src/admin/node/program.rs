@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The program and the configuration on the node, and the node's running daemon, which is made to
-//! use both in place: plugins stay connected and no container waits.
+//! use both in place: plugins stay connected.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::wrapper;
 /// Path on the node for the configuration of `--node-config`.
 pub(super) const CONFIGURATION: &str = "/etc/nri-runc/config.d/40-node.toml";
 
-/// Time limit of a re-execution: the daemon finishes requests in flight first.
+/// Time limit of a re-execution (the daemon finishes requests in flight first), or of a reload.
 const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
 /// Puts this program on the node; returns whether the file changed.
@@ -87,8 +87,8 @@ pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Makes a running daemon use the new files. A failure changes nothing and is only logged, because
-/// the next container of a newer program makes the daemon re-execute.
+/// Makes a running daemon use the new files. A failure changes nothing and is only logged: if the new
+/// program's protocol is newer, the next container makes the daemon re-execute.
 pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool) {
     if !(program || configuration) || !wrapper::is_listening(config) {
         return;

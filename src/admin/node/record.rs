@@ -97,7 +97,7 @@ impl NodeRecord {
         self.save(on)
     }
 
-    /// Removes a file of `node` unless it was edited since; returns whether it is gone.
+    /// Removes a file of `node` unless it was edited after `node` wrote it; returns whether it is gone.
     ///
     /// # Errors
     /// Fails when the file cannot be removed.

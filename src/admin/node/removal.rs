@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc
-//! nothing is removed, because its kill and delete would fail. If containers still use it at the
-//! time limit, the node stays as it is, label included.
+//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc only
+//! the label is removed, because its kill and delete would fail without the rest. If containers
+//! still use it at the time limit, the label is set again, and the node stays as it is.
 
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,10 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 /// repeats SIGTERM after a restart of the engine.
 ///
 /// # Errors
-/// Fails, and changes nothing, when containers need nri-runc for longer than `within` or a second
-/// signal arrives meanwhile. If the engine cannot be restarted, or containers began to use nri-runc
-/// meanwhile, label and registration are removed, and daemon and files stay.
+/// Fails, and sets the label again, when nri-runc cannot be unregistered within `within`, normally
+/// because containers need it, or a second signal arrives meanwhile. If the engine cannot be restarted,
+/// or containers began to use nri-runc meanwhile, label and registration are removed, and daemon and
+/// files stay.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);
@@ -95,7 +96,7 @@ fn unregister(
     }
 }
 
-/// Stops the node's daemon; returns whether no daemon runs afterwards.
+/// Stops the node's daemon unless systemd runs it; returns whether no daemon runs afterwards.
 fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
@@ -119,7 +120,7 @@ fn end_daemon(config: &Config) -> Result<bool> {
 }
 
 /// Removes the files of `node`, and those of the run directory if no daemon runs (`ended`). Files
-/// that were edited since are kept, and listed.
+/// that were edited after `node` wrote them are kept, and logged.
 fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
     let mut record = NodeRecord::load(&setup.on)?;
     for path in record.paths() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The setup of a node, in an order that permits an interruption after each step: program,
-//! configuration, registration, restart of the engine, proof that it has the handler, label. A
-//! repetition changes and restarts nothing.
+//! The setup of a node, in an order that permits an interruption after each step: configuration,
+//! program, registration, restart of the engine, proof that it has the handler, label. A repetition
+//! changes and restarts nothing.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Collects the files of a `sysdump`, each within a bound and without secrets. Data that cannot be
-//! read is named in `errors.txt`, and its file is empty or `null`.
+//! read is named in `errors.txt`, and its file is empty or `null`; in `node.json` it is only `null`.
 
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;

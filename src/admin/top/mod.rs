@@ -51,8 +51,8 @@ fn interval(text: &str) -> std::result::Result<Duration, String> {
 /// Shows pages.
 ///
 /// # Errors
-/// Fails when the daemon does not respond. On a terminal only the first request fails; later
-/// failures are shown, and the request is repeated.
+/// Fails when the daemon does not respond; on a terminal, only if it does not respond to the first
+/// request. Later failures are shown there, and the request is repeated.
 pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> {
     let mut samples = Samples::default();
     if !format.is_page() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is
-//! restored however `top` ends, except by SIGKILL. A stopped terminal (Ctrl-S) is restored as far
-//! as possible.
+//! restored when `top` ends, except by a signal that [`Screen::enter`] does not block. A stopped
+//! terminal (Ctrl-S) is restored as far as possible.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Stdin, Write};

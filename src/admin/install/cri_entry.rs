@@ -107,7 +107,8 @@ impl<'r> Addition<'r> {
     }
 }
 
-/// Returns the entry whose settings are copied: that of the default runtime, else of runc.
+/// Returns the entry whose settings are copied: that of the default runtime, else of runc, if its
+/// type is [`SHIM`].
 fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'f dyn TableLike> {
     [default, "runc"].into_iter().find_map(|name| {
         let (_, item) = last_setting(files, &[cri, &["runtimes", name]].concat())?;

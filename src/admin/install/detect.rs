@@ -22,7 +22,7 @@ pub(super) struct Named<'n> {
     pub(super) distribution: Option<Distribution>,
 }
 
-/// Returns the engine's main file; `None` if it is the default one.
+/// Returns the engine's main file; `None` for the default one, unless the command line names that.
 pub(super) fn main_file(
     named: Named<'_>,
     old: Option<&Ledger>,
@@ -123,8 +123,8 @@ pub(super) fn is_flatcar(root: &Root) -> bool {
     distribution::is_flatcar(&system) && root.has_file(FLATCAR_MAIN)
 }
 
-/// Returns Flatcar's own file if it imports a directory for nri-runc's file; else the path of the
-/// copy to make.
+/// Returns Flatcar's own file if it imports other files and the default file does not exist; else the
+/// default file, which is a copy to make if it does not exist.
 fn flatcar_main(root: &Root) -> &'static str {
     let text = root.text(FLATCAR_MAIN);
     let texts = Texts::from([(FLATCAR_MAIN.to_owned(), text)]);

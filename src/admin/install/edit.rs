@@ -118,8 +118,9 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         .hint(format!("add manually: {}", added.join("; "))))
 }
 
-/// Reverts in `now` the change from `before` to `after`; `None` if the changed lines were edited
-/// since, or occur more than once.
+/// Reverts in `now` the change from `before` to `after`. `None` if the changed lines were edited
+/// since or occur more than once, or if a part of the change only removed lines or added blank ones:
+/// its place is then unknown.
 pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     if now == after {
         return Some(before.to_owned());
@@ -141,7 +142,7 @@ pub(super) fn reverse(before: &str, after: &str, now: &str) -> Option<String> {
     Some(text)
 }
 
-/// Returns the offset of these whole lines if they occur exactly once.
+/// Returns the offset of these whole lines if they occur exactly once and are not all blank.
 fn only_place(text: &str, lines: &str) -> Option<usize> {
     if lines.trim().is_empty() {
         return None;

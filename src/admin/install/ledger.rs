@@ -76,7 +76,7 @@ pub(super) struct Ledger {
     pub(super) name: String,
     pub(super) binary: String,
     pub(super) default: bool,
-    /// The engine's main file, unless it is the usual one.
+    /// The engine's main file; `None` for the usual one, unless the command line named that.
     pub(super) main: Option<String>,
     pub(super) files: Vec<LedgerFile>,
     pub(super) folders: Vec<String>,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the process that listens on the plugin socket. If it is an engine, the engine's own NRI is
-//! on, even if the configuration files disable it. This module connects, sends nothing, and never
-//! removes a socket.
+//! on, even if the configuration files disable it. This module connects to that socket, sends
+//! nothing there, and never removes it.
 
 use super::root::Root;
 use crate::config::Config;
 use crate::plugin::socket::{SocketListener, listener_at};
 
-/// Returns the listener on the configured socket, unless it is the daemon.
+/// Returns the listener on the configured socket, unless it is the daemon or its PID is unknown.
 pub(super) fn find(
     root: &Root,
     config: &Config,

@@ -34,7 +34,7 @@ pub(super) struct NriCandidate {
     pub(super) engine: Engine,
     /// The engine's main file, unless it is the usual one.
     main: Option<String>,
-    /// Whether the engine's program has NRI on by default; `None` without a program.
+    /// Whether the engine's program has NRI on by default; `None` if unknown.
     is_on_by_default: Option<bool>,
     /// The engine's process, if it listens on the plugin socket.
     listener: Option<SocketListener>,

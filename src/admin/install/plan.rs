@@ -29,7 +29,7 @@ pub(super) struct Registration {
     pub(super) binary: String,
     /// Whether nri-runc becomes the default runtime.
     pub(super) default: bool,
-    /// The engine's main file, unless it is the usual one.
+    /// The engine's main file; `None` for the usual one, unless the command line names that.
     pub(super) main: Option<String>,
     /// The plugin socket of nri-runc.
     pub(super) socket: String,

@@ -3,9 +3,10 @@
 //! values, which stay the same if an editor sorts keys or reformats the file. The rest of the file
 //! stays, with its layout if removing lines is enough. This module does no I/O.
 //!
-//! A handler's entry is removed as a whole if it still names nri-runc's program. A value that was
-//! edited stays. A distribution's template and a unit file are neither JSON nor TOML: in a template
-//! the addition is found by its comments, in a unit file the settings by their lines.
+//! A handler's entry is removed as a whole if it still names nri-runc's program, and a default that
+//! names the removed entry is removed too. Any other value that was edited stays. A distribution's
+//! template and a unit file are neither JSON nor TOML: in a template the addition is found by its
+//! comments, in a unit file the settings by their lines.
 
 use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};
@@ -30,7 +31,7 @@ pub(super) struct EditedValue {
     /// The dotted keys of the value.
     pub(super) keys: String,
     /// Whether the value is removed although it was edited, because it still names nri-runc's
-    /// program or is between nri-runc's comments.
+    /// program, is between nri-runc's comments, or names the removed handler as the default.
     pub(super) is_removed: bool,
 }
 
@@ -185,7 +186,7 @@ impl Written<'_> {
     }
 
     /// Returns the keys that still name the handler as the default after its entry was removed:
-    /// with such a key, the engine does not start.
+    /// with such a key, dockerd does not start, and containerd starts without its CRI plugin.
     fn defaults_left(&self, settings: &[Setting], value: &Value) -> Vec<Vec<String>> {
         let is_gone = |setting: &&Setting| setting.is_entry && at(value, &setting.keys).is_none();
         let tables =

@@ -166,13 +166,13 @@ impl Root {
         Ok(Some(bytes))
     }
 
-    /// Reads a text file; empty if it is missing or not UTF-8.
+    /// Reads a text file; empty if it cannot be read or is not UTF-8.
     pub(super) fn text(&self, path: &str) -> String {
         let bytes = self.read(path).ok().flatten().unwrap_or_default();
         String::from_utf8(bytes).unwrap_or_default()
     }
 
-    /// Reads a JSON file; null if it is missing or invalid.
+    /// Reads a JSON file; null if it cannot be read or is invalid.
     pub(super) fn json(&self, path: &str) -> Value {
         let bytes = self.read(path).ok().flatten().unwrap_or_default();
         serde_json::from_slice(&bytes).unwrap_or_default()
@@ -186,7 +186,7 @@ impl Root {
         })
     }
 
-    /// Returns the sorted paths of a directory's entries; none if it is missing.
+    /// Returns the sorted paths of a directory's entries; none if it cannot be listed.
     pub(super) fn entries(&self, folder: &str) -> Vec<String> {
         let opened = self.open(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let listed = opened.ok().and_then(|fd| rustix::fs::Dir::new(fd).ok());

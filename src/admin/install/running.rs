@@ -30,7 +30,7 @@ pub(super) enum HandlerState {
     NotDefault,
     /// The engine does not run.
     NotRunning,
-    /// The engine runs and did not answer.
+    /// The engine runs and did not answer, or, as iSulad, has no API that lists its handlers.
     NoAnswer,
     /// The engine has no daemon and reads its configuration for each container.
     ReadEachTime,

@@ -208,8 +208,8 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
     }
 }
 
-/// Returns whether the engine's state is no fault (loaded, not running, or unknown), `detail` with
-/// that state, and the fix.
+/// Returns whether the engine's state is no fault (it has loaded the handler, does not run, does not
+/// answer, or reads its files for each container), `detail` with that state, and the fix.
 fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, String) {
     let name = here.engine.name();
     let (ok, more) = match here.handler {

@@ -98,7 +98,8 @@ fn is_lost(root: &Root, record: &Value) -> bool {
     is_absent(bundle) && (has_ended(root, record) || is_absent(&format!("{of_runtime}/{id}")))
 }
 
-/// Lists the containers for which containerd recorded nri-runc's program in a file of the bundle.
+/// Lists the containers for which containerd recorded nri-runc's program in a file of the bundle,
+/// without Docker's.
 pub(super) fn bundles(root: &Root, ledger: &Ledger) -> Vec<String> {
     let binary = ledger.binary.as_str();
     let main = ledger.main.as_deref().unwrap_or(super::containerd::MAIN);

@@ -95,7 +95,6 @@ const HEAD: [&str; 6] = ["plugin", "state", "pid", "requests", "failures", "on f
 /// The columns of names; they are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 1] = [0];
 
-/// Returns a row of the list.
 fn cells(plugin: &PluginRow) -> Vec<String> {
     let policy = plugin.failure_policy.as_ref();
     let policy =

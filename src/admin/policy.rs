@@ -86,7 +86,6 @@ impl Policy {
         output.output == Some(Format::Junit) && (bundle.is_some() || pod.is_some())
     }
 
-    /// Returns the requested output format.
     pub(super) fn output(&self) -> Option<Format> {
         let PolicyVerb::Test(PolicyTest { output, .. }) = &self.verb;
         output.output

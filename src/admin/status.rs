@@ -20,7 +20,6 @@ impl Answer for Status {
     }
 }
 
-/// Renders the page.
 fn page(status: &Status) -> String {
     let mut page = String::new();
     let version =

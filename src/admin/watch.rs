@@ -24,7 +24,6 @@ use super::{paint, yaml};
 /// Interval between two requests.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// One row.
 #[derive(Debug, Clone)]
 pub(super) struct ListRow {
     /// The identity of the row.

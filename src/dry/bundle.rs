@@ -44,7 +44,6 @@ impl DryRunBundle {
         Ok(Self { dir, path, original })
     }
 
-    /// Returns the document's bytes.
     pub(super) fn document(&self) -> &[u8] {
         &self.original.bytes
     }

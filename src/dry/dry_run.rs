@@ -158,7 +158,6 @@ impl DryRun {
         Ok(())
     }
 
-    /// Returns the built-in validator.
     pub(super) fn builtin(&self) -> &DefaultValidator {
         &self.config.default_validator
     }

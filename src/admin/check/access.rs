@@ -18,7 +18,6 @@ use crate::text::{counted, first_of};
 pub(super) const SOCKET: &str = "plugin socket";
 const INSTALLED: &str = "pre-installed plugins";
 
-/// Returns the rows.
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     let mut rows = Vec::new();
     if !config.disable_connections {

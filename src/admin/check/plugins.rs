@@ -96,7 +96,6 @@ fn wrong_file(config: &Config) -> Option<(String, String)> {
     Some((wrong, format!("chgrp {group} {shown}")))
 }
 
-/// Returns the rows about plugins.
 pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     let (found, problems) = discover(&config.plugin_path, &config.plugin_config_path);
     let names: Vec<String> = found.iter().map(PluginFile::id).collect();

@@ -68,7 +68,6 @@ pub(super) fn plan_nri_off(main: &str, texts: &Texts, plan: &mut Plan) -> Result
     }
 }
 
-/// Whether a file has the NRI plugin's table.
 pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }

@@ -99,7 +99,6 @@ impl Ledger {
         self.restarts.iter().filter_map(|name| Engine::named(name)).collect()
     }
 
-    /// Reads an engine's record.
     pub(super) fn load(root: &Root, engine: Engine) -> Result<Option<Self>> {
         let path = path(root, engine);
         let Some(text) = engine_files::read(root, &path)? else { return Ok(None) };
@@ -114,7 +113,6 @@ impl Ledger {
         Ok(Some(ledger))
     }
 
-    /// Writes the engine's record.
     pub(super) fn save(&self, root: &Root, engine: Engine) -> Result<()> {
         let path = path(root, engine);
         let text = serde_json::to_string_pretty(self);

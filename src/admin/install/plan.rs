@@ -44,7 +44,6 @@ pub(super) struct Registration {
 pub(super) struct Plan {
     /// The complete new texts by path; all other files stay.
     pub(super) files: Texts,
-    /// Notes for the operator.
     pub(super) notes: Vec<String>,
     /// Other engines whose files are changed too.
     pub(super) restarts: Vec<Engine>,

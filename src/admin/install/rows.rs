@@ -122,7 +122,6 @@ pub(super) struct EngineDaemon {
 }
 
 impl Engine {
-    /// Returns the engine's row.
     pub(super) fn row(self) -> &'static EngineRow {
         match self {
             Self::Containerd => &CONTAINERD,

@@ -44,7 +44,6 @@ pub(super) fn note(engine: Engine, old: &Ledger, root: &Root, config: &Config) -
     })
 }
 
-/// Returns the last part of a path.
 fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }

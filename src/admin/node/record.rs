@@ -12,7 +12,6 @@ use crate::files;
 const PATH: &str = "/var/lib/nri-runc/node.json";
 const SCHEMA: u32 = 1;
 
-/// One file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct PutFile {
     path: String,
@@ -21,7 +20,6 @@ struct PutFile {
     fingerprints: Vec<String>,
 }
 
-/// The record.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     schema: u32,

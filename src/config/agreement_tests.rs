@@ -40,7 +40,7 @@ const VALID: [&str; 26] = [
     "plugin = \"gpu\"",
 ];
 
-/// Lines with mistakes that an operator may make, or of earlier versions.
+/// Lines to insert: mistakes of operators, spellings of earlier versions, and a few valid lines.
 const SLIPS: [&str; 37] = [
     "[[rules]]",
     "[[exec_rules]]",

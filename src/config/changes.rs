@@ -53,8 +53,8 @@ pub(crate) fn changes(
     changed.chain(sections).collect()
 }
 
-/// Returns the files in force, every key with its value in TOML and its origin (a position in a
-/// file, or the default), and the sections of the lists.
+/// Returns the files in force, each key that is set or has a default, with its value in TOML and its
+/// origin (a position in a file, or the default), and the sections of the lists.
 pub(crate) fn effective(loaded: &Loaded) -> Value {
     let files = loaded.in_force();
     let written = settings(files);
@@ -136,8 +136,8 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// Returns the default, formatted like [`settings`]; `None` for a key with `*`, because
-/// `[plugin."*"]` may change the default of a plugin.
+/// Returns the default, formatted like [`settings`]; `None` without one, and for a key with `*`,
+/// because `[plugin."*"]` may change the default of a plugin.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {
         return None;

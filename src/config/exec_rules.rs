@@ -2,8 +2,9 @@
 //! `[[exec_rule]]`: which processes `exec` may start in which pods (decisions D51, D60). The table
 //! has each key with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! Rules protect, so a rule with a mistake refuses every process that earlier rules did not match,
-//! until the file is fixed. Nothing here reads a file, and no rule is applied here.
+//! Rules protect, so unless an earlier configuration stays in force, a rule with a mistake refuses
+//! every process that earlier rules did not match. Nothing here reads a file, and no rule is applied
+//! here.
 
 use toml_edit::Value;
 

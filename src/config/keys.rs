@@ -194,7 +194,7 @@ fn read_audit_files(value: &Value) -> Result<u32, Mistake> {
     number.ok_or_else(|| "expected a number from 1 to 1000".into())
 }
 
-/// Parses `required`, which needs a plugin's name in the section's header.
+/// Parses `required`; `true` needs a plugin's name in the section's header.
 fn read_required(name: &str, value: &Value) -> Result<Option<bool>, Mistake> {
     match read_bool(value)? {
         true if name == ANY_PLUGIN => {

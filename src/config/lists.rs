@@ -20,7 +20,7 @@ pub(super) struct TableMistake {
 }
 
 impl TableMistake {
-    /// Creates a mistake in a table that protects.
+    /// Creates a mistake with the consequence that it has in a table that protects.
     pub(super) fn new(at: usize, what: String) -> Self {
         Self { at, what, consequence: Consequence::RefusesCreates }
     }
@@ -39,8 +39,8 @@ pub(super) struct TableList {
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Adds a table that refuses or hides everything, if the list protects: called when the tables
-    /// of a file cannot be read.
+    /// Adds a table that refuses or hides everything, if the list protects: called when no value of
+    /// the files may be used.
     pub(super) close: fn(&mut Config),
     /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The consequence of an error in a key. An operator who mistypes `deny` believes that something is
-//! forbidden, so an error in a protecting key makes creates fail until the file is fixed
-//! (`Config::protection_error`). An error in a key that names a runtime never changes which runtime
-//! is used (decision D7). Nothing here reads a file.
+//! forbidden, so after a start with an error in a protecting key, creates fail until the file is
+//! fixed (`Config::protection_error`). An error in a key that names a runtime never replaces a
+//! runtime that is in force (decision D7). Nothing here reads a file.
 
 use super::keys::{KEYS as ALL, Key};
 use super::lists;

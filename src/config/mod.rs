@@ -4,8 +4,8 @@
 //!
 //! Every process reads the files only through this module: a wrapper, the daemon at its start and
 //! at a reload, `check`. If the files have an error that makes a reload fail, all of them use the
-//! last valid configuration in the run directory, if there is one. So all processes agree, and an
-//! invalid file never changes which runtime is used (decisions D7, D64).
+//! last valid configuration in the run directory, if there is one that they may read. So these
+//! processes agree, and an invalid file never replaces a runtime that is in force (decisions D7, D64).
 
 mod advice;
 #[cfg(test)]
@@ -198,7 +198,8 @@ impl Loaded {
         reader::place_of(&self.files, path)
     }
 
-    /// Adds an error that the files alone do not show, and chooses the settings again.
+    /// Adds an error that the files alone do not show; chooses the settings again, unless an earlier
+    /// error makes a reload fail already.
     pub(crate) fn add_problem(&mut self, problem: Problem) {
         let was_refused = self.refusal().is_some();
         self.problems.push(problem);
@@ -278,9 +279,9 @@ impl Loaded {
                     run_dir = run_dir_of(&self.files, &run_dir);
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
-                    // Users cannot read the run directory of root's daemon. For them the readable
-                    // part of the files applies, unless it may name another runtime than the one in
-                    // force.
+                    // Users cannot read the run directory of root's daemon. For them the valid part
+                    // of the files applies, or the defaults if a file is unreadable; unless a wrong
+                    // value may be the runtime in force.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
                     if !is_hidden || self.user.is_some() || self.is_unreliable {
                         self.unknown = Some(unknown);
@@ -308,10 +309,10 @@ impl Loaded {
     }
 }
 
-/// Reads the configuration: the file `only` (from `--config` or the environment), else the default
-/// files. Never fails: if the files have an error that makes a reload fail, returns the last valid
-/// configuration; without one, the valid part of the files, or the defaults if no value of the files
-/// may be used. `Config::protection_error` is set if an error makes creates fail.
+/// Reads the configuration: the file `only`, else the default files. Never fails: if the files have
+/// an error that makes a reload fail, returns the last valid configuration; without one, the valid
+/// part of the files, or the defaults if no value of the files may be used.
+/// `Config::protection_error` is set if an error makes creates fail.
 pub fn load(only: Option<&Path>) -> Loaded {
     load_named(only, false)
 }
@@ -503,7 +504,7 @@ fn unquoted(value: &str) -> &str {
     value
 }
 
-/// Returns the defaults, for files none of whose values can be read. If the files have rules, exec
+/// Returns the defaults, for files none of whose values may be used. If the files have rules, exec
 /// rules or promises, nothing is permitted that one of these could forbid.
 fn defaults(files: &Files, mut config: Box<Config>) -> Box<Config> {
     for list in lists::LISTS {

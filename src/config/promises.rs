@@ -3,8 +3,8 @@
 //! certain annotations or images, must not start without the named plugin (decisions D52, D61). The
 //! table has each key with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! Promises protect, so with a mistake in one, creates fail until the file is fixed. Nothing here
-//! reads a file or applies a promise.
+//! Promises protect, so after a start with a mistake in one, creates fail until the file is fixed.
+//! Nothing here reads a file or applies a promise.
 
 use std::time::Duration;
 

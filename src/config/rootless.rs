@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The policy for containers of unprivileged users (decision D58), in a file beside the run
-//! directory, readable by these users. The daemon writes it at its start and at a reload, and does not
+//! directory, readable by these users. Root's daemon keeps it current while it runs, and does not
 //! remove it when it exits. An unprivileged wrapper reads it before it creates a container. The
 //! policy does not bind a user, who can call a runtime directly.
 
@@ -16,11 +16,12 @@ use crate::presence::{self, IfThere};
 
 use super::settings::RootlessPolicy;
 
-/// Reads the policy. The file may be a link: rootless Docker's `/run` consists of links to the
-/// host's files.
+/// Reads the policy; `Pass` without the file. It may be a link: rootless Docker's `/run` consists of
+/// links to the host's files.
 ///
 /// # Errors
-/// Fails if the file, or its folder, exists and is unreadable, or the file has neither value.
+/// Fails if the file is unreadable or has neither value, or if its folder cannot be listed for
+/// another reason than a missing permission.
 pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
     let at = |place: &Path| {
         let doing = || format!("reading {}", place.display());

@@ -2,9 +2,9 @@
 //! `[[rule]]`: which plugins may do what with which pods (decision D44). The table has each key
 //! with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
-//! Rules protect, so a rule with a mistake hides every pod that earlier rules did not match, from
-//! every plugin, until the file is fixed (D43). Nothing here reads a file, and no rule is applied
-//! here.
+//! Rules protect, so unless an earlier configuration stays in force, a rule with a mistake hides
+//! every pod that earlier rules did not match, from every plugin (D43). Nothing here reads a file,
+//! and no rule is applied here.
 
 use serde::{Deserialize, Serialize};
 use toml_edit::Value;
@@ -50,7 +50,7 @@ pub struct RuleSection {
     pub name: String,
     /// The pods that the rule selects.
     pub pods: PodSelectors,
-    /// Plugins whose name or `NN-name` matches one of these; empty means any.
+    /// Plugins whose name or `NN-name` matches one of these; empty means any plugin, but no injection.
     pub plugins: Vec<String>,
     /// The permitted fields; without this list, all are permitted.
     pub allow: Option<Vec<String>>,
@@ -58,7 +58,7 @@ pub struct RuleSection {
     pub deny: Vec<String>,
     /// Whether the rule is enforced.
     pub mode: RuleMode,
-    /// Whether the plugins receive nothing about these pods.
+    /// Whether the plugins receive nothing about these pods, unless the rule only audits.
     pub hide: bool,
 }
 

@@ -108,8 +108,7 @@ fn check_pattern(pattern: &str) -> Result<(), Mistake> {
     }
 }
 
-/// Parses patterns, and refuses a list that can match nothing, because the section would never
-/// apply.
+/// Parses patterns; refuses invalid ones, and `!*`, because the section would never apply.
 pub(super) fn read_patterns(value: &Value) -> Result<Vec<String>, Mistake> {
     let entries = read_texts(value)?;
     check_patterns(entries.iter().copied())?;

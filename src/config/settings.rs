@@ -184,7 +184,7 @@ pub struct Config {
     pub rules: Vec<RuleSection>,
     /// The exec rules, in the order in which they apply.
     pub exec_rules: Vec<ExecRuleSection>,
-    /// The promises, in the order in which they apply.
+    /// The promises, in file order.
     pub promises: Vec<PromiseSection>,
     pub injections: Vec<InjectionSection>,
     pub section_names: SectionNames,
@@ -372,7 +372,7 @@ impl Config {
         }
     }
 
-    /// Whether containers are refused if a plugin is missing, apart from promises.
+    /// Whether the configuration requires plugins, apart from promises.
     pub fn requires_plugins(&self) -> bool {
         let validator = &self.default_validator;
         self.required_plugins().next().is_some()
@@ -454,7 +454,7 @@ pub struct Problem {
 }
 
 /// The effect of an error in the configuration files on a reload and on a start, in increasing
-/// order. Each includes the ones before it.
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Consequence {
     /// A reload and a start ignore the key, which does not exist and protects nothing.
@@ -465,7 +465,7 @@ pub enum Consequence {
     /// In addition, a start makes creates fail, because something may be permitted that the
     /// operator meant to forbid.
     RefusesCreates,
-    /// If there is no last valid configuration, a start uses no value from the files: they are
-    /// unreadable, or may name another runtime than the operator meant.
+    /// In addition, if there is no last valid configuration, a start uses no value from the files:
+    /// they are unreadable, or may name another runtime than the operator meant.
     UsesNoFile,
 }

@@ -4,7 +4,7 @@
 
 const UNITS: [(&str, u64); 3] = [("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 
-/// Reads a size in bytes; `None` when it is malformed.
+/// Reads a size in bytes; `None` when it is malformed or too large.
 pub(super) fn parse(text: &str) -> Option<u64> {
     UNITS.iter().find_map(|(unit, factor)| {
         let digits = text.strip_suffix(unit).filter(|digits| !digits.starts_with('+'))?;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon of an unprivileged user: the paths of its files, and its defaults. Only properties of
 //! this process decide whether it belongs to an unprivileged user, or to root in a user namespace.
-//! For the host's root, nothing here applies. A folder that another user could have made is never
-//! used.
+//! For the host's root, nothing here applies. A run directory that another user could have made is
+//! never used.
 
 use std::path::{Path, PathBuf};
 

@@ -22,7 +22,7 @@ type FactsFn = fn(DetectedEngine, Seen<'_>) -> Facts;
 pub(crate) enum ExitPlace {
     /// Nowhere.
     Nowhere,
-    /// `exit.json` in the bundle, by containerd's shim.
+    /// `exit.json` in the bundle, by containerd's shim since 2.4.
     Bundle,
     /// A file with the container's ID in this folder, by conmon.
     Folder(&'static str),
@@ -48,12 +48,12 @@ pub(crate) struct Behaviour {
     pub(crate) is_kubernetes: bool,
     /// It reports process and addresses of its pods.
     pub(crate) reports_pods: bool,
-    /// It never reuses a container's ID, as Docker and Podman do on a restart.
+    /// It never reuses a container's ID; Docker and Podman do at each restart.
     pub(crate) uses_ids_once: bool,
     /// A user's process calls it, so the login user is that of the calling process.
     pub(crate) has_login: bool,
-    /// Its own NRI omits a removed container's or stopped pod's process, and a removed pod's
-    /// network.
+    /// Its own NRI omits, in RemoveContainer, the processes of the container and of a stopped pod,
+    /// and in RemovePodSandbox, the pod's process and network.
     pub(crate) forgets_at_removal: bool,
     /// Its own NRI omits the process of a pod that stops or is removed.
     pub(crate) forgets_at_stop: bool,

@@ -113,9 +113,9 @@ pub(super) fn facts_beside(mut claims: Claims, engine: DetectedEngine, seen: See
     }
 }
 
-/// Determines whether the container is infrastructure or workload. Unless the engine is known to
-/// write its annotations last, a container that claims to be a sandbox must look like one: it must
-/// name no other sandbox, and join no other's namespaces.
+/// Determines whether the container is infrastructure or workload. Except with containerd
+/// (`has_certain_sandboxes`), a container that claims to be a sandbox must look like one: it must
+/// name no other sandbox, and join no process's namespaces.
 fn role(
     claims: &mut Claims,
     engine: &DetectedEngine,

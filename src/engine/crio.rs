@@ -6,7 +6,8 @@
 //! CRI-O's keys take precedence; and a sandbox's document can look like a container's. So role, IDs
 //! and names come from the storage's records and conmon's arguments, and the sandbox is found by
 //! its ID. An entry of CRI-O's lists of labels and annotations is used only if the document also
-//! has it as a separate annotation; separate annotations that the lists lack are added.
+//! has it as a separate annotation; separate annotations that both lists lack are added, except
+//! CRI-O's own.
 
 use std::collections::BTreeMap;
 

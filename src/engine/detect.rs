@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Detects the calling engine. The parent processes decide, then the bundle's path, then the
-//! cgroup's path; pods' authors can write none of these. Annotations, which they can write, decide
-//! only without stronger evidence; such an engine is not proven, and its claims exempt no pod. All
-//! evidence and contradictions are kept for `explain`.
+//! Detects the calling engine. The parent processes decide, then the bundle's path, then, between
+//! CRI-O and Podman, the cgroup's path; pods' authors can write none of these. Annotations, which
+//! they can write, decide only without stronger evidence, or between containerd's clients. An engine
+//! that only they name is not proven, and its claims exempt no pod unless `exempt_by_annotation` is
+//! set. All evidence and contradictions are kept for `explain`.
 
 use super::{CallerInfo, Document, conmon, containerd, cri, crio, ctr, isulad, pod_cgroup};
 
@@ -179,8 +180,8 @@ fn distinguish_clients(
 }
 
 /// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
-/// arguments, else by the last part of the cgroup's path, which tenants cannot write. (A pod's
-/// author can write `io.container.manager`.)
+/// arguments, else by the last part of the cgroup's path, which tenants cannot write, else by
+/// `io.container.manager`, which a pod's author can write, so it proves nothing.
 fn distinguish_storages(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,

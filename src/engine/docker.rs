@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Docker: the document has almost no data. Name, labels, image and handler are in the container's
 //! directory below Docker's data root. The data root is found by the path of the container's root
-//! file system, then by the container's mounts, then by the daemon's command line and configuration
-//! file. Mounts of another container (`--network container:X`) are not used. The container is its
+//! file system, then by the container's mounts; then the default is tried, and last the settings of
+//! running daemons. Mounts of another container (`--network container:X`) are not used. The container is its
 //! own pod. Addresses are omitted, because at `create` the files have those of the container's last
 //! run. Labels come from the operator and the image, and Docker also records the image's;
 //! nri-runc's keys are accepted only if they are not among these.

@@ -4,7 +4,7 @@
 //!
 //! An engine's file collects the claims of each source ([`Claims`]); the first source of the table
 //! that has a value decides. A later source with another value contradicts it: this is reported to
-//! the operator and otherwise ignored. This module reads nothing and uses no configuration.
+//! the operator, and the value is ignored. This module reads nothing and uses no configuration.
 
 use super::{EngineKind, Facts};
 
@@ -275,7 +275,7 @@ impl Facts {
         (is_proven || by_annotation) && namespaces.contains(&self.pod.namespace)
     }
 
-    /// Whether an untrusted writer may have set the pod's namespace.
+    /// Whether the pod's namespace is a default, or an untrusted writer may have set it.
     pub fn has_unproven_namespace(&self) -> bool {
         let is_proven = match self.namespace_by {
             Some(Writer::Engine | Writer::EngineLast) => self.engine.is_proven(),

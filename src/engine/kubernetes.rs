@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An unknown engine that writes Kubernetes' annotations: those of containerd's CRI plugin, or
-//! kubelet's labels as annotations. They are taken as written. The document in the bundle beside
-//! this one is used as the sandbox's only if its annotations call it a sandbox.
+//! kubelet's labels as annotations. The annotations and the cgroup of the document in the bundle
+//! beside this one are the pod's only if its annotations call it a sandbox.
 
 use super::{DetectedEngine, Facts, PodDocument, Role, Seen, cri};
 

@@ -231,9 +231,9 @@ pub struct Facts {
     pub has_image_annotations: bool,
     /// Whether an nri-runc key sets the pod's ID.
     pub names_pod: bool,
-    /// Contradicting values of weaker sources, which are ignored.
+    /// Contradicting values of weaker sources, and other claims that are ignored.
     pub contradictions: Vec<String>,
-    /// The reason why the engine's record of the container was not read, if the engine keeps one.
+    /// The engine's record of the container, if it was not read, or the reason.
     pub unread: Option<String>,
     /// The engine's data that could not be read, each with the consequence.
     pub missing: Vec<String>,

@@ -26,8 +26,8 @@ pub(crate) fn cgroup_parent(path: &str) -> String {
     path.rsplit_once('/').map(|(parent, _)| parent.to_owned()).unwrap_or_default()
 }
 
-/// Returns the cgroup that kubelet made for the pod alone, by the cgroup path of its sandbox;
-/// `None` if several pods may share it.
+/// Returns the cgroup that was made for the pod alone, by the cgroup path of its sandbox; `None` if
+/// several pods may share it, or its path is not absolute.
 pub(crate) fn cgroup_of_pod(path: &str, uid: &str) -> Option<String> {
     let parent = cgroup_parent(path);
     let name = parent.rsplit('/').next()?;

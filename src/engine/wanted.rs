@@ -44,7 +44,8 @@ pub struct StoreRecord {
     pub labels: BTreeMap<String, String>,
     /// Image name.
     pub image: String,
-    /// Digest of the image; empty if its name was assigned again after the container's creation.
+    /// Digest of the image, if requested and known; empty if its name was assigned again after the
+    /// container's creation.
     pub image_digest: String,
     /// Creation time: seconds and nanoseconds of Unix time.
     pub created_at: (u64, u64),

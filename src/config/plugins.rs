@@ -10,7 +10,7 @@ use super::settings::{
 };
 
 /// Settings of one plugin. `None` means that the operator sets nothing, so the plugin's declaration
-/// applies.
+/// applies, or for a time limit its default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PluginSettings {
     /// What happens if the plugin does not respond.

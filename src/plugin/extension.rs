@@ -46,8 +46,8 @@ impl Plugin {
         }
     }
 
-    /// Sends a notification of the extension. A late reply has no consequence: a plugin that writes
-    /// a log slowly must not lose its connection, and with it the protection that it gives.
+    /// Sends a notification of the extension. A late reply is a failure, but not a strike: a plugin
+    /// that writes a log slowly must not lose its connection, and with it the protection that it gives.
     pub(crate) async fn extension_notice<R: PluginRequest>(
         &self,
         request: &R,

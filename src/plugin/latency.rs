@@ -50,7 +50,8 @@ pub struct Quantiles {
 }
 
 impl AnswerTimes {
-    /// Records that a response took this long under this limit; without a response, `took` is the time-out.
+    /// Records that a response took this long under this limit; without a response, `took` is the time
+    /// until the time-out or the disconnection.
     pub fn record(&mut self, took: Duration, limit: Duration, now: Instant) {
         self.drop_old(now);
         if self.slots.back().is_none_or(|slot| now.duration_since(slot.begun) >= SLOT) {

@@ -37,7 +37,7 @@ pub trait CallMeter: Debug + Send + Sync {
     /// Receives copies of the request and its response.
     fn keep_copies(&self, _sample: &CallSample<'_>, _copies: CallCopies) {}
 
-    /// Counts the updates and evictions of other containers that a reply requests.
+    /// Counts the updates and evictions that a reply requests.
     fn record_wishes(
         &self,
         plugin: &str,

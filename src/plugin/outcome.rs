@@ -14,7 +14,7 @@ const SERVICES: [&str; 2] =
 pub enum Outcome<T> {
     /// The plugin answered.
     Answered(T),
-    /// The plugin refused, with this error message.
+    /// The plugin refused, or the request or its reply cannot be used; the reason.
     Refused(String),
     /// The plugin has no such method, according to this error message. If a reply is needed, this
     /// is a refusal.
@@ -25,8 +25,8 @@ pub enum Outcome<T> {
     Gone(String),
     /// The plugin was disconnected before its turn, and was not called.
     NotConnected,
-    /// The plugin was not called, because its turn would come after the caller stops waiting, or it did not answer the
-    /// extension's request before an `exec` stopped waiting; the reason.
+    /// The plugin was not called, because its turn would come after the caller stops waiting, or it did not answer a
+    /// request of the extension in time; the reason.
     Busy(String),
 }
 

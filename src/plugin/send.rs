@@ -131,8 +131,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for a turn. Later events of a pod or container are sent however late; any other
-    /// request fails at once if its turn would come after its caller stops waiting.
+    /// Waits for a turn. A request of [`Rank::UnderWay`] is sent however late; any other fails as
+    /// soon as its turn is expected to come after its caller stops waiting.
     async fn turn<R: PluginRequest>(
         &self,
         rank: Rank,

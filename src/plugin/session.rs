@@ -45,7 +45,7 @@ pub struct Settings {
 pub(crate) const NRI_VERSION: &str = "v0.12.5";
 
 impl Settings {
-    /// Returns the values that plugins receive at registration.
+    /// Returns the values that plugins receive in Configure.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             registration_timeout: config.registration_timeout,
@@ -145,8 +145,8 @@ impl fmt::Debug for Plugin {
 /// a plugin that the daemon started.
 ///
 /// # Errors
-/// Fails when the plugin does not register or answer Configure in time, or subscribes to unknown events; the connection
-/// is then closed.
+/// Fails when the plugin does not register in time, disconnects, does not answer Configure in time or refuses it, or
+/// subscribes to unknown events; the connection is then closed.
 pub async fn handshake(
     stream: UnixStream,
     launched: Option<(String, String, String)>,
@@ -438,8 +438,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for pending requests, sends Shutdown, then disconnects; `why` is logged as the reason.
-    /// A plugin that does not implement Shutdown may refuse it.
+    /// Waits for pending requests, up to the time-out of one, sends Shutdown, then disconnects; `why` is logged as the
+    /// reason. A plugin that does not implement Shutdown may refuse it.
     pub async fn shutdown(&self, why: &str) {
         let _turns = tokio::time::timeout(self.timeout(), self.turns.all()).await;
         let wait = SHUTDOWN_WAIT.min(self.timeout());

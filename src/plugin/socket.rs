@@ -250,7 +250,7 @@ fn close_to_others(folder: &Path, config: &Config) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Returns why a daemon that is started now could not open the plugin socket; `None` if it could.
+/// Returns why a daemon could not open the plugin socket because of what is at `path`; `None` if it could.
 pub(crate) fn obstacle(path: &Path, host: &Host) -> Option<NoPlugins> {
     unused(path, host).err()
 }
@@ -284,8 +284,8 @@ fn dial(path: &Path) -> std::result::Result<OwnedFd, Errno> {
     Ok(stream)
 }
 
-/// Renames the socket to its path, replacing `stale` or nothing; false if another process has put a socket there
-/// meanwhile, which stays.
+/// Renames the socket to its path, replacing `stale` or nothing; false if another process has changed what is there,
+/// which stays.
 fn put_in_place(temporary: &Path, path: &Path, stale: Option<SocketFile>) -> std::io::Result<bool> {
     use rustix::io::Errno;
     let rename = |flags| renameat_with(CWD, temporary, CWD, path, flags);
@@ -313,10 +313,10 @@ pub(crate) fn bind(path: &Path, mode: u32, gid: Option<u32>) -> Result<Bound> {
     Ok(bound)
 }
 
-/// Gives the socket at `path` this mode and group.
+/// Gives the socket at `path` this mode and group; without `gid`, this process's group.
 ///
 /// # Errors
-/// Fails when it does not exist.
+/// Fails when they cannot be changed.
 pub(crate) fn set_access(path: &Path, mode: u32, gid: Option<u32>) -> Result<()> {
     let doing = || format!("changing the access to {}", path.display());
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).doing(doing)?;

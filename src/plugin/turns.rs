@@ -10,8 +10,8 @@
 //! Two rules limit that. An event never overtakes an older one of the same container, or of its pod. And no request
 //! starves: after [`OVERTAKEN`] consecutive turns that overtook the oldest request of a lower rank, that one is next.
 //!
-//! A creation or new pod whose caller would stop waiting before its turn is refused at once
-//! ([`Busy`]); the estimate uses the requests before it and the plugin's recent durations.
+//! A creation or new pod is refused ([`Busy`]) as soon as its caller is expected to stop waiting
+//! before its turn; the estimate uses the requests before it and the plugin's recent durations.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ const ENOUGH: usize = 4;
 /// The priority of a request; a lower number goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rank {
-    /// Any later event of a pod or container.
+    /// Any later event of a pod or container, and any request that has no other rank.
     UnderWay = 0,
     /// CreateContainer.
     Creation = 1,
@@ -134,8 +134,8 @@ impl Turns {
         lock(&self.0).weights = [1, of_creation, of_pod, 1];
     }
 
-    /// Waits for a turn; with `until`, fails at once if the turn would come later. A request
-    /// without a subject is about no container.
+    /// Waits for a turn; with `until`, fails as soon as the turn is expected to come later. Only a request that is
+    /// about no single pod, such as Synchronize, has no subject.
     ///
     /// # Errors
     /// Fails if the requests before it would take too long; the error has their number.
@@ -314,8 +314,8 @@ tokio::task_local! {
     static CALLER_DEADLINE: CallerDeadline;
 }
 
-/// Runs `work` for a caller that waits until this deadline: a creation or new pod whose turn at a
-/// plugin would come later fails at once.
+/// Runs `work` for a caller that waits until this deadline: a creation or new pod fails as soon as its
+/// turn at a plugin is expected to come later.
 pub(crate) async fn with_caller_deadline<T>(until: Instant, work: impl Future<Output = T>) -> T {
     CALLER_DEADLINE.scope(CallerDeadline { until, busy: RefCell::default() }, work).await
 }

@@ -91,7 +91,7 @@ fn read(cgroups: &Cgroups, write: &Write) -> Option<String> {
 }
 
 /// Whether the file's value may result from the write; false only if it surely does not. Kernels
-/// show lists of CPUs and bytes in other forms, and there are two formulas for a weight.
+/// show CPU lists in another form and round byte limits, and there are two formulas for a weight.
 pub(crate) fn may_read_as(cgroups: &Cgroups, write: &Write) -> bool {
     let Some(text) = read(cgroups, write) else { return true };
     match write.file.as_str() {

@@ -44,7 +44,7 @@ pub struct PluginFailure {
     pub plugin: String,
     /// The kind of failure.
     pub cause: Cause,
-    /// One line that names the plugin and, if its reply is missing, the request.
+    /// One line that names the plugin.
     pub text: String,
     /// The field that the plugin may not set, or that another plugin has set, by NRI's name.
     pub field: Option<NriField>,

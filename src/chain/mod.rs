@@ -4,7 +4,7 @@
 //!
 //! The daemon sends requests about containers, and `replay` sends those of a script; the caller chooses the
 //! subscribers. Invariants: across a plugin call no lock is held except that plugin's turn, so that a plugin can handle
-//! one container while a later plugin handles another; every wait is bounded by the plugin's time-out; nothing is
+//! one container while a later plugin handles another; every call is bounded by the plugin's time-out; nothing is
 //! applied here. Reference: `pkg/adaptation` of NRI v0.12, with BUG-24 to BUG-27, BUG-44, BUG-45, BUG-47 and BUG-48
 //! corrected.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engines' processes on this host, found by their command lines. A container's process may use
-//! any name, so only processes of this process's user and PID namespace are examined.
+//! any name, so only processes with this process's UID, in its PID namespace, are examined.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -16,7 +16,7 @@ use super::{CgroupFiles, Cgroups, Write};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) file: PathBuf,
-    /// The value of the write; `A or B` if runtimes write one of two values.
+    /// The compared part of the write's value; `A or B` if runtimes write one of two values.
     pub(crate) expected: String,
     /// The compared part of the file's text.
     pub(crate) actual: String,

@@ -41,7 +41,7 @@ impl Mounts {
     /// Reads the mount points.
     ///
     /// # Errors
-    /// Fails if cgroups are not mounted.
+    /// Fails if cgroups are not mounted, or the mounts cannot be read.
     pub(crate) fn read(host: &Host) -> Result<Self> {
         let path = host.path("/proc/self/mountinfo");
         let text = files::read_kernel(&path).doing(|| format!("reading {}", path.display()))?;

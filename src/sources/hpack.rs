@@ -4,8 +4,8 @@
 //! `grpc-message`, are read. The size of the table is set to 0.
 
 /// Huffman codes by their length, in the order of their values (RFC 7541, appendix B). Bytes that
-/// do not occur in gRPC fields are omitted: a zero byte takes the place of each among the codes of
-/// its length.
+/// do not occur in gRPC fields are omitted; a zero byte takes the place of one that precedes others
+/// of its length.
 const CODES: [(u32, &[u8]); 11] = [
     (5, b"012aceiost"),
     (6, b" %-./3456789=A_bdfghlmnpru"),
@@ -55,7 +55,7 @@ pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     Some(fields)
 }
 
-/// Reads a text; the inner `None` means that it has bytes that do not occur in gRPC fields.
+/// Reads a text; the inner `None` means that it cannot be decoded, as with bytes that [`CODES`] omits.
 fn read_text(rest: &mut &[u8]) -> Option<Option<String>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = read_integer(rest, 7)?;

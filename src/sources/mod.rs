@@ -2,8 +2,8 @@
 //! Fetches the host's data for `engine`: the engine's files, containerd's records, and a running
 //! container's addresses (`addresses.rs`). Each round of fetching has one short time limit for all
 //! its sources; a missing, slow or invalid source is treated as absent. This module decides nothing
-//! about a container, never asks an engine about a running one (`task_exits.rs` only follows
-//! containerd's events), and runs in the wrapper only before a refusal.
+//! about a container, never queries containerd's tasks (`task_exits.rs` only follows its events),
+//! and runs in the wrapper only before a refusal.
 
 mod addresses;
 mod device_paths;

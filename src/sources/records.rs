@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! containerd's records of containers: `containers.v1.Containers/Get` on its socket. Only the few
-//! fields in use are read from the message, by containerd's field numbers
-//! (api/services/containers/v1/containers.proto). Tasks are never queried.
+//! containerd's records of containers, and digests of their images: `containers.v1.Containers/Get`
+//! and `images.v1.Images/Get` on its socket. Only the few fields in use are read from the messages,
+//! by containerd's field numbers (api/services/containers/v1/containers.proto). Tasks are never queried.
 
 use std::collections::BTreeMap;
 

@@ -22,8 +22,8 @@ pub(crate) fn programs(host: &Host) -> Vec<String> {
     records.filter_map(|record| Some(record["binary"].as_str()?.to_owned())).collect()
 }
 
-/// Whether `engine` calls nri-runc for pods of this handler (empty: its default); `None` if nothing
-/// is recorded about the engine.
+/// Whether `engine` calls nri-runc for pods of this handler (empty: its default); `None` without a
+/// readable record of the engine.
 pub(crate) fn is_called_for(host: &Host, engine: &str, handler: &str) -> Option<bool> {
     let text = read(&host.path(format!("{FOLDER}/{engine}.json")))?;
     let record: Value = serde_json::from_slice(&text).ok()?;

@@ -167,12 +167,12 @@ record! {
         /// The engine's own resources.
         #[serde(rename = "engine_resources")]
         pub of_engine: CompactObject,
-        /// The resources that plugins own.
+        /// The resources that plugins and injections own.
         pub overlay: Map<String, Value>,
-        /// The part of the overlay that plugins set when the container was created.
+        /// The part of the overlay that was set when the container was created.
         #[serde(default)]
         pub at_creation: Map<String, Value>,
-        /// The owners: fields with their plugins, such as `Env[PATH]` with `10-foo`.
+        /// The owners: fields, such as `Env[PATH]`, with their plugin (`10-foo`) or injection.
         pub owners: BTreeMap<String, String>,
     }
 
@@ -180,7 +180,7 @@ record! {
     outcome: pub struct Outcome {
         /// The document put in the bundle, if there is one.
         pub patched: Option<Patched>,
-        /// The plugins' changes.
+        /// The changes that plugins and injections made.
         pub changes: Vec<Change>,
         /// Members of the patched document that another wrapper changed afterwards.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

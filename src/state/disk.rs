@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's form on disk, below `RUN_DIR/state`: one JSON file for each container (`containers`)
-//! and pod (`pods`), replaced in one step, and the engine's documents (`pristine`). An unusable file is moved to the folder `aside`, reported in
-//! one line, and never prevents the daemon's start. If a file cannot be read for a temporary
-//! reason, the daemon's start fails and is retried, so that no container is lost because the daemon
-//! ran out of file descriptors.
+//! The store's form on disk, below `RUN_DIR/state`: one JSON file for each container (`containers`,
+//! or `kept` once it is removed) and pod (`pods`), replaced in one step, containers' marks, and the
+//! engine's documents (`pristine`). An unusable record is moved to the folder `aside`, reported in
+//! one line, and never prevents the daemon's start. If a file cannot be read for a temporary reason,
+//! the daemon's start fails and is retried, so that no container is lost for lack of a descriptor.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -296,7 +296,7 @@ pub(super) fn set_aside_before(dir: &Path) -> Vec<PathBuf> {
 /// Reads every record of this boot.
 ///
 /// # Errors
-/// Fails when a folder cannot be listed, or a record is unreadable for lack of a resource.
+/// Fails when the stamp or a folder cannot be read, or a record is unreadable for lack of a resource.
 pub(super) fn load(dir: &Path, boot_id: &str) -> Result<LoadedRecords> {
     if presence::insist(|| stamp_of(dir))?.is_some_and(|boot| boot != boot_id) {
         // Files that were set aside in another boot are removed, with that boot's list of plugins,

@@ -92,7 +92,7 @@ pub struct Pod {
     pub id: String,
     /// Name.
     pub name: String,
-    /// Namespace, empty without Kubernetes.
+    /// Namespace; on engines without pods a default if none is set.
     pub namespace: String,
     /// Uid.
     pub uid: String,

@@ -115,7 +115,7 @@ pub struct RepeatedValue {
     pub field: String,
     /// The engine's value.
     pub engine: Value,
-    /// The plugin that owns the field.
+    /// The plugin or injection that owns the field.
     pub plugin: String,
 }
 

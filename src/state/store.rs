@@ -83,8 +83,8 @@ impl Store {
         Ok((store, problems))
     }
 
-    /// Whether an earlier daemon of this boot has stamped the directory; if not, this boot's
-    /// records are lost, or there are none.
+    /// Whether a daemon of this boot has stamped the directory; if not, this boot's records are lost,
+    /// or there are none.
     pub fn is_stamped(&self) -> bool {
         self.is_stamped
     }

@@ -20,7 +20,7 @@ use crate::limits;
 use crate::presence::IfThere;
 use crate::spec::patch::Class;
 
-/// The range of weights that the kernel accepts.
+/// The range of weights in the OCI specification.
 const WEIGHTS: std::ops::RangeInclusive<u64> = 10..=1000;
 
 /// The keys of a class for limits of one device, and their names in the OCI specification.

@@ -138,8 +138,8 @@ impl CdiRegistry {
     }
 }
 
-/// Reads a spec file. Errors do not quote the file, because a link may have led to a file with
-/// secrets.
+/// Reads a spec file. Errors do not quote a file that is not a spec, because a link may have led to
+/// a file with secrets.
 fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     let file = files::open_regular(path).map_err(|error| in_our_words(&error))?;
     let size = file.metadata().map_err(|error| in_our_words(&error))?.len();

@@ -50,7 +50,7 @@ const GENERIC_OPTIONS: [&str; 26] = [
     "iversion",
 ];
 
-/// Known options of bind mounts. Runtimes before runc 1.2 drop other options, so the runtime must list those.
+/// Known options of bind mounts. The runtime must list any other option, because runc before 1.2 drops it.
 const BIND_OPTIONS: [&str; 46] = [
     "acl",
     "async",

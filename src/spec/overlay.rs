@@ -97,7 +97,7 @@ pub fn merge_update(
 }
 
 /// Returns the resources about which plugins are asked when an engine only repeats its values: all
-/// except device rules, which engines do not send in an update.
+/// that are set, except device rules, which engines do not send in an update.
 pub(crate) fn repeated(engine: &Block) -> Block {
     let mut repeated = without_unset(engine);
     repeated.remove("devices");

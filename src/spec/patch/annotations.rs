@@ -3,7 +3,8 @@
 //!
 //! runc stores annotations as `key=value` labels beside its own `bundle=` label, and runtimes act
 //! on some keys (systemd properties, CRIU configuration, crun's handlers). If a plugin set those,
-//! the effect would exceed the adjustment, so they are refused unless the operator permits them.
+//! the effect would exceed the adjustment, so they are refused unless the operator permits the key
+//! (`bundle` cannot be permitted).
 //! Reference: `features` of runc and crun, `potentiallyUnsafeConfigAnnotations`.
 
 use std::collections::{BTreeSet, HashMap};

@@ -90,7 +90,7 @@ fn hook_value(stage: &str, hook: &api::Hook) -> Result<Value> {
     ]))
 }
 
-/// Refuses a time-out with which a runtime would end the hook at once: zero or less, or a value
+/// Describes a time-out with which a runtime would end the hook at once: zero or less, or a value
 /// that may overflow in nanoseconds.
 fn check_timeout(stage: &str, hook: &api::Hook) -> Result<(), String> {
     match hook.timeout.as_ref().map(|timeout| timeout.value) {

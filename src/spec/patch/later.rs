@@ -2,10 +2,10 @@
 //! Edits the document of a process that `exec` starts: the engine creates it from records that lack the values
 //! that plugins set at the container's creation.
 //!
-//! The rule (D36): if a value is absent or the engine's, the plugin's is set; any other value was requested by the
-//! caller (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the engine's. Groups
-//! belong to a user, so they are added only if the process runs as the user that the engine set for the container.
-//! All other bytes are unchanged.
+//! The rule for these values (D36): if a value is absent or the engine's, the plugin's is set; any other value was
+//! requested by the caller (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the
+//! engine's. Groups belong to a user, so they are added only if the process runs as the user that the engine set for
+//! the container. All other bytes are unchanged. What plugins change in the process itself replaces any value.
 
 use std::collections::BTreeSet;
 

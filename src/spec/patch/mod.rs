@@ -127,7 +127,7 @@ pub fn patch_on(
 }
 
 /// Like [`patch_on`], but also applies values that the kernel or runtime will probably refuse, and
-/// returns the reason for each. Used only for a document that is shown, not run.
+/// returns the reason for each. Other callers use it only for a document that is shown, not run.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,

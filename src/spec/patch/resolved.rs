@@ -264,7 +264,7 @@ pub(super) fn patch_classes(
     Ok(())
 }
 
-/// Whether the text is a path inside the container, without a removal mark.
+/// Whether the text is a path inside the container other than `/`, without a removal mark.
 pub(crate) fn is_plain_path(path: &str) -> bool {
     path.starts_with('/') && clean(path) != "/"
 }

@@ -112,7 +112,7 @@ fn a_bundle_is_restored_after_its_container_is_removed() {
 fn a_bundle_gets_no_file_after_its_container_was_deleted() {
     let host = started("");
     let received = host.plugin("10", "env", sets("HELLO", "there"));
-    for (id, ends_first) in [("forced", false), ("ended", true)] {
+    for (id, ends_first) in [("forced", false), ("created", false), ("ended", true)] {
         succeeds(&host.create(id));
         if ends_first {
             succeeds(&host.verb(&["start", id]));
@@ -121,7 +121,8 @@ fn a_bundle_gets_no_file_after_its_container_was_deleted() {
                 has_received(&received, &format!("StopContainer {id}"))
             });
         }
-        succeeds(&host.verb(&["delete", "--force", id]));
+        let force: &[&str] = if id == "forced" { &["--force"] } else { &[] };
+        succeeds(&host.verb(&[&["delete"], force, &[id]].concat()));
         // After the delete the engine removes the folder, so nri-runc must not change it.
         let changed = || std::fs::metadata(host.path("bundle")).unwrap().modified().unwrap();
         let (before, document) = (changed(), host.read("bundle/config.json"));

@@ -14,7 +14,7 @@ use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
 use crate::error::Result;
 use crate::link::Proceed;
-use crate::state::Container;
+use crate::state::{Container, Lifecycle};
 
 /// Time that a `delete` waits for plugins; the remaining ones are notified afterwards.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
@@ -32,8 +32,9 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
         // Once the runtime has deleted the container, the engine removes its files with the exit code.
         state::learn_exit_status(daemon, &call.key).await;
     }
-    // Without --force the runtime refuses to delete a running container.
-    let is_deleted = has_exited || call.command_line.force;
+    // Without --force the runtime refuses to delete a running container, but not a created one.
+    let is_created = record.state == Lifecycle::Created;
+    let is_deleted = has_exited || is_created || call.command_line.force;
     if is_deleted {
         // Done before the runtime's `delete`: afterwards the engine removes the bundle's folder,
         // and a new file in it could make that fail.

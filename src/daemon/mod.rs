@@ -336,10 +336,8 @@ async fn farewell(daemon: &Rc<Daemon>) {
             connected.shutdown("it was shut down").await;
         })
     });
-    let shutdowns: Vec<_> = shutdowns.collect();
-    for shutdown in shutdowns {
-        let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, shutdown).await;
-    }
+    let all = futures_util::future::join_all(shutdowns);
+    let _not_waited_for = tokio::time::timeout(SHUTDOWN_WAIT, all).await;
     daemon.registry.socket.remove(&daemon.config().socket_path);
     daemon.report.audit.flush(AUDIT_WAIT).await;
 }

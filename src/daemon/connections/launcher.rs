@@ -203,6 +203,9 @@ async fn keep_plugin(
     let mut id = String::new();
     loop {
         let Some(file) = wanted_file.borrow_and_update().clone() else { break };
+        if daemon.process.is_ending.get() {
+            return;
+        }
         id = file.id();
         let begun = Instant::now();
         if current.as_ref().is_none_or(|run| run.file != file) {

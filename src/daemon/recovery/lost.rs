@@ -139,14 +139,15 @@ pub(crate) async fn forget(
         let turn = lane.turn.lock().await;
         settle::settle_exited(daemon, key, &lane).await;
         let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
-        if let Some(now) = now {
-            require_gone(daemon, &now, is_forced)?;
+        let gone = now.as_ref().map(|now| require_gone(daemon, now, is_forced));
+        if matches!(gone, Some(Ok(()))) {
             removal::remove(daemon, key).await;
             let (id, root) = (key.id.clone(), key.root.clone());
             forgotten.push(ForgottenContainer { id, root, name: record.name.clone() });
         }
         drop(turn);
         daemon.lanes.release(key, lane);
+        gone.transpose()?;
     }
     let mut pods = Vec::new();
     if let Some(id) = pod {

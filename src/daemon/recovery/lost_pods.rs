@@ -24,6 +24,9 @@ pub(crate) async fn restore(daemon: &Rc<Daemon>) {
     containers.sort_by_key(|container| (!container.is_sandbox, container.process.created_at));
     for container in containers {
         let (pod, id) = (&container.pod, &container.key.id);
+        if daemon.records.read().pod(pod).is_some() {
+            continue; // Another of its containers has restored it.
+        }
         match describe_pod(daemon, &container).await {
             Ok(true) => info!("the pod {pod} had no record; it was described again from {id}"),
             Ok(false) => {

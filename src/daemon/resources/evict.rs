@@ -154,9 +154,14 @@ fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<Str
             Evict::Allow => return Ok(asker.clone()),
             Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
             Evict::OwnNamespace => {
-                let own = own_pod::of_plugin(daemon, asker).map_err(|unknown| {
-                    format!("the pod of {asker} is not known: {}", in_our_words(&unknown))
-                })?;
+                let own = match own_pod::of_plugin(daemon, asker) {
+                    Ok(own) => own,
+                    Err(unknown) => {
+                        let unknown = in_our_words(&unknown);
+                        why = format!("the pod of {asker} is not known: {unknown}");
+                        continue;
+                    }
+                };
                 let pod = daemon.records.read().pod(&record.pod).cloned();
                 if let (Some(own), Some(pod)) = (&own, &pod)
                     && share_namespace(own, pod)

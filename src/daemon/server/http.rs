@@ -83,14 +83,17 @@ impl MetricsServer {
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));
-        let listener = match (saved, wanted) {
+        let resumed = match (saved, wanted) {
             (Some((at, descriptor)), Some(wanted)) if at == format!("{wanted:?}") => {
                 OpenListener::resume(descriptor, &wanted).ok()
             }
-            _ => return Self::start(daemon).await,
+            _ => None,
         };
+        if resumed.is_none() {
+            return Self::start(daemon).await;
+        }
         let mut server = Self::default();
-        server.serve(daemon, listener);
+        server.serve(daemon, resumed);
         server
     }
 

@@ -278,7 +278,10 @@ impl TurnState {
             let at = self.waiting[low].iter().position(|other| first.must_follow(other))?;
             Some((self.waiting[low][at].arrival, low, at))
         });
-        if let Some((_, low, at)) = before.min() {
+        if let Some((arrival, low, at)) = before.min() {
+            if arrival == oldest {
+                self.overtaken = 0;
+            }
             return self.waiting[low].remove(at);
         }
         if oldest < first.arrival {

@@ -60,8 +60,15 @@ pub(super) fn idle_reapply(config: &Config) -> Option<String> {
 
 /// Whether `rule` matches all pods and plugins that `other` matches.
 fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
+    // Only an entry that names injections matches one.
+    let injections = |rule: &RuleSection| -> Vec<String> {
+        let names = rule.plugins.iter().filter(|name| name.starts_with(INJECTIONS));
+        names.cloned().collect()
+    };
+    let (ours, theirs) = (injections(rule), injections(other));
     covers_pods(&rule.pods, &other.pods)
         && covers_list(&rule.plugins, &other.plugins, covers_plugin)
+        && (theirs.is_empty() || !ours.is_empty() && covers_list(&ours, &theirs, covers_pattern))
 }
 
 fn covers_pods(pods: &PodSelectors, other: &PodSelectors) -> bool {

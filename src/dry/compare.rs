@@ -17,7 +17,6 @@ use crate::chain::RuleScope;
 use crate::config::{Config, bare_name};
 use crate::engine::{Allocations, EngineKind, PodAllocations};
 use crate::error::{Context, Error, Result, quoted};
-use crate::glob;
 use crate::inject::Injections;
 use crate::limits;
 use crate::plugin::api;
@@ -107,14 +106,10 @@ impl<'c> Judge<'c> {
         };
         let wanted = self.config.promises.iter().filter(|section| {
             let none = &creation.allocations;
-            !self.is_exempt(&creation.ruled) && fit(section, none) != fit(section, &not_recorded)
+            !creation.ruled.is_in(&self.config.exempt_namespaces)
+                && fit(section, none) != fit(section, &not_recorded)
         });
         wanted.map(|section| section.name.as_str()).collect()
-    }
-
-    fn is_exempt(&self, ruled: &RuledPod) -> bool {
-        let mut exempt = self.config.exempt_namespaces.iter();
-        !ruled.is_doubtful && exempt.any(|name| glob::matches(name, &ruled.namespace))
     }
 
     fn judge(&self, creation: &JudgedCreation) -> Verdict {
@@ -152,7 +147,7 @@ impl<'c> Judge<'c> {
     fn judge_promises(&self, creation: &JudgedCreation, verdict: &mut Verdict) -> Judged<()> {
         let ruled = &creation.ruled;
         let facts = facts(creation, &creation.allocations);
-        let is_exempt = self.is_exempt(ruled);
+        let is_exempt = ruled.is_in(&self.config.exempt_namespaces);
         for section in self.config.promises.iter().filter(|_| !is_exempt) {
             let (fit, why) = fit_promise(section, &facts);
             if fit == Fit::No {

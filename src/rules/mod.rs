@@ -18,6 +18,7 @@ use std::sync::Arc;
 use nri_adaptation::{FieldSet, NriField, Rights, RuleDecision, Ruling};
 
 use crate::config::{Config, EVERY_FIELD, EVICTION, INJECTIONS, RuleMode, RuleSection};
+use crate::glob;
 use crate::plugin::api;
 
 pub(crate) use execs::{exec_refusal, exec_rows, judge};
@@ -43,6 +44,13 @@ pub struct RuledPod {
 }
 
 impl RuledPod {
+    /// Whether the pod is in one of these namespaces, some of which may be patterns; a pod whose
+    /// identity is unproven is in none.
+    pub(crate) fn is_in(&self, namespaces: &[String]) -> bool {
+        let is_this = |name: &String| glob::matches(name, &self.namespace);
+        !self.is_doubtful && namespaces.iter().any(is_this)
+    }
+
     /// Takes the facts from a pod as plugins see it.
     pub fn of(pod: &api::PodSandbox, engine: &str, is_doubtful: bool) -> Self {
         let labels = pod.labels.iter().map(|(key, value)| (key.clone(), value.clone()));

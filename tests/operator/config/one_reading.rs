@@ -146,7 +146,8 @@ fn a_reload_and_check_name_probable_mistakes() {
     let host = started("");
     let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
     let more = "[plugin.env]\nstrikes = 2\n[plugin.ghost]\nstrikes = 2\n[[rule]]\nname = \"all\"\n\
-                deny = [\"Mounts\"]\n[[rule]]\nname = \"late\"\nengines = [\"cri-o\"]\nhide = true\n";
+                deny = [\"Mounts\"]\n[[rule]]\nname = \"late\"\nengines = [\"cri-o\"]\nhide = true\n\
+                [[rule]]\nname = \"injected\"\nplugins = [\"inject:ca\"]\ndeny = [\"Env\"]\n";
     host.configure(&host.path("fake/runc"), more);
     let lines = [
         "the rule \"late\" never decides: the earlier rule \"all\" matches all that it matches",
@@ -167,6 +168,10 @@ fn a_reload_and_check_name_probable_mistakes() {
             assert_eq!(row.map(|row| row["warning"] == true), Some(true), "{findings}");
         }
         assert!(!page.contains("[plugin.env]"), "{page}");
+        assert!(
+            !page.contains("\"injected\" never"),
+            "rules about plugins decide about none: {page}"
+        );
     }
 }
 

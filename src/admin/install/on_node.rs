@@ -167,7 +167,7 @@ impl NodeRegistration<'_> {
             HandlerState::Unknown | HandlerState::OtherProgram | HandlerState::NotDefault => {
                 Some(false)
             }
-            HandlerState::NotRunning | HandlerState::NoAnswer => None,
+            HandlerState::NotRunning | HandlerState::NoAnswer | HandlerState::NotListed => None,
         }
     }
 

@@ -20,6 +20,10 @@ use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::sources::{self, LoadedHandlers, Process};
 
+/// Asks a daemon, which reads the file `main`, for its handlers.
+pub(super) type AskHandlers =
+    fn(Option<&Process>, main: Option<&str>, &Root, &Host) -> Option<LoadedHandlers>;
+
 /// The facts about one engine that `install` needs. The argument `main` is the engine's main file,
 /// `None` for the usual one.
 #[derive(Debug)]
@@ -115,10 +119,9 @@ pub(super) struct EngineDaemon {
     pub(super) find: fn(&Host, main: Option<&str>) -> Option<Process>,
     /// The main file of a process, if a flag may name it.
     pub(super) file_of: fn(&Process) -> Option<String>,
-    /// Asks the daemon for its handlers. In a pod, the node's daemon answers although no process is
-    /// found.
-    pub(super) handlers:
-        fn(Option<&Process>, main: Option<&str>, &Root, &Host) -> Option<LoadedHandlers>,
+    /// Asks the daemon for its handlers, if it has an API for that. In a pod, the node's daemon
+    /// answers although no process is found.
+    pub(super) handlers: Option<AskHandlers>,
 }
 
 impl Engine {
@@ -161,7 +164,7 @@ const CONTAINERD: EngineRow = EngineRow {
         other_files: &[],
         find: running::containerd_of,
         file_of: |process| Some(running::config_of(process)),
-        handlers: running::containerd_handlers,
+        handlers: Some(running::containerd_handlers),
     }),
     sources: |main, texts| {
         let main = main.unwrap_or(containerd::MAIN);
@@ -196,10 +199,10 @@ const CRIO: EngineRow = EngineRow {
         other_files: &["--config", "-c", "--config-dir", "-d"],
         find: |host, _| first_process("crio", host),
         file_of: |_| None,
-        handlers: |process, _, root, host| {
+        handlers: Some(|process, _, root, host| {
             let said = process.and_then(|its| flag(its, &["--listen"]));
             sources::handlers(&host.path(said.unwrap_or_else(|| crio::socket_path(root))))
-        },
+        }),
     }),
     sources: |_, _| crio::sources(),
     plan: crio::plan,
@@ -234,10 +237,10 @@ const DOCKER: EngineRow = EngineRow {
         other_files: &[],
         find: |host, main| running::docker_of(host, main).map(|(process, _)| process),
         file_of: |process| Some(Dockerd::of(&process.words)?.config_file),
-        handlers: |_, main, _, host| {
+        handlers: Some(|_, main, _, host| {
             let mut sockets = running::docker_of(host, main)?.1.sockets().into_iter();
             sockets.find_map(|socket| sources::docker_runtimes(&host.path(socket)))
-        },
+        }),
     }),
     sources: |main, _| vec![EngineFile::File(main.unwrap_or(DOCKER_FILE.main).to_owned())],
     plan: |registration, texts| docker::plan(&DOCKER_FILE, registration, texts),
@@ -269,8 +272,7 @@ const ISULAD: EngineRow = EngineRow {
         other_files: &[],
         find: |host, _| first_process("isulad", host),
         file_of: |_| None,
-        // iSulad has no API that lists its runtimes.
-        handlers: |_, _, _, _| None,
+        handlers: None,
     }),
     sources: |main, _| vec![EngineFile::File(main.unwrap_or(ISULAD_FILE.main).to_owned())],
     plan: |registration, texts| docker::plan(&ISULAD_FILE, registration, texts),

@@ -30,8 +30,10 @@ pub(super) enum HandlerState {
     NotDefault,
     /// The engine does not run.
     NotRunning,
-    /// The engine runs and did not answer, or, as iSulad, has no API that lists its handlers.
+    /// The engine runs and did not answer.
     NoAnswer,
+    /// The engine runs and, as iSulad, has no API that lists its handlers.
+    NotListed,
     /// The engine has no daemon and reads its configuration for each container.
     ReadEachTime,
 }
@@ -71,10 +73,11 @@ pub(super) fn query_handler(
 ) -> HandlerState {
     let Some(daemon) = &engine.row().daemon else { return HandlerState::ReadEachTime };
     let process = (daemon.find)(host, main);
-    match (daemon.handlers)(process.as_ref(), main, root, host) {
-        Some(loaded) => wanted.state(&loaded),
-        None if process.is_some() => HandlerState::NoAnswer,
-        None => HandlerState::NotRunning,
+    match daemon.handlers.map(|ask| ask(process.as_ref(), main, root, host)) {
+        Some(Some(loaded)) => wanted.state(&loaded),
+        Some(None) if process.is_some() => HandlerState::NoAnswer,
+        None if process.is_some() => HandlerState::NotListed,
+        Some(None) | None => HandlerState::NotRunning,
     }
 }
 
@@ -252,13 +255,17 @@ mod tests {
 
     #[test]
     fn an_engine_that_does_not_respond_differs_from_a_stopped_one() {
-        let (temp, root, host) =
-            place(&[("7", "/usr/bin/dockerd -H unix:///run/d.sock"), ("8", "crio")]);
+        let (temp, root, host) = place(&[
+            ("7", "/usr/bin/dockerd -H unix:///run/d.sock"),
+            ("8", "crio"),
+            ("9", "isulad"),
+        ]);
         std::fs::create_dir(temp.path().join("run")).unwrap();
         let _accepts_and_says_nothing = UnixListener::bind(temp.path().join("run/d.sock")).unwrap();
         let of = |engine| query_handler(engine, WANTED, None, &root, &host);
         assert_eq!(of(Engine::Docker), HandlerState::NoAnswer);
         assert_eq!(of(Engine::Crio), HandlerState::NoAnswer);
+        assert_eq!(of(Engine::Isulad), HandlerState::NotListed, "it has no API to ask");
     }
 
     #[test]

@@ -176,6 +176,7 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
             | HandlerState::NotDefault
             | HandlerState::NotRunning
             | HandlerState::NoAnswer
+            | HandlerState::NotListed
             | HandlerState::ReadEachTime => finding(true, "no".to_owned(), String::new()),
         };
     };
@@ -209,7 +210,8 @@ fn check_registration(here: &EngineOnHost, root: &Root, config: &Config) -> Find
 }
 
 /// Returns whether the engine's state is no fault (it has loaded the handler, does not run, does not
-/// answer, or reads its files for each container), `detail` with that state, and the fix.
+/// answer, lists no handlers, or reads its files for each container), `detail` with that state, and
+/// the fix.
 fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, String) {
     let name = here.engine.name();
     let (ok, more) = match here.handler {
@@ -223,6 +225,9 @@ fn loaded(here: &EngineOnHost, detail: &str, root: &Root) -> (bool, String, Stri
         }
         HandlerState::NotRunning => (true, format!("; {name} is not running")),
         HandlerState::NoAnswer => (true, format!("; {name} is running but did not respond")),
+        HandlerState::NotListed => {
+            (true, format!("; {name} is running, and has no API that lists its runtimes"))
+        }
         HandlerState::ReadEachTime => (true, String::new()),
     };
     let hint = match ok {

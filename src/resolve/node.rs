@@ -13,7 +13,7 @@ use crate::error::{in_our_words, quoted};
 use crate::files;
 use crate::host::Host;
 use crate::plugin::api;
-use crate::presence::IfThere;
+use crate::presence::{self, IfThere};
 use crate::spec::patch::{PatchError, Resolved, Result};
 
 /// Refuses fields that this node is known not to support; `document` is the container's document.
@@ -27,7 +27,8 @@ pub(crate) fn check_node(
     document: &[u8],
     host: &Host,
 ) -> Result<()> {
-    let no_resctrl = |field: &str| match host.path(resctrl.join("info")).is_dir() {
+    let info = host.path(resctrl.join("info"));
+    let no_resctrl = |field: &str| match presence::is_dir(&info).unwrap_or(true) {
         true => Ok(()),
         false => Err(lacks(field, &format!("resctrl is not mounted at {}", resctrl.display()))),
     };

@@ -43,7 +43,7 @@ const FLAGS: [(&str, &str, &str, FlagValue); 18] = [
 ];
 
 /// Converts `(flag, value)` pairs, without their dashes, to `LinuxResources`. The last of several
-/// equal flags applies; an empty value is ignored, as by runc.
+/// equal flags applies; if its value is empty, none does, as in runc.
 pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
     let mut resources = Block::new();
     for (flag, value) in flags {
@@ -51,6 +51,9 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
             return Err(Error::new(format!("update: --{} is not a resource flag", quoted(flag))));
         };
         if value.is_empty() {
+            if let Some(Value::Object(section)) = resources.get_mut(*section) {
+                section.remove(*member);
+            }
             continue;
         }
         let number = match kind {
@@ -68,6 +71,7 @@ pub(crate) fn resources_from_flags(flags: &[(&str, &str)]) -> Result<Block> {
             section.insert((*member).to_owned(), number);
         }
     }
+    resources.retain(|_, section| section.as_object().is_some_and(|members| !members.is_empty()));
     Ok(resources)
 }
 
@@ -112,6 +116,10 @@ mod tests {
             ("cpu-quota", "-1"),
             ("cpuset-cpus", "0-3,5"),
             ("cpuset-mems", ""),
+            ("cpu-burst", "5"),
+            ("cpu-burst", ""),
+            ("kernel-memory", "1"),
+            ("kernel-memory", ""),
             ("pids-limit", "-1"),
             ("blkio-weight", "100"),
             ("l3-cache-schema", "L3:0=ff"),

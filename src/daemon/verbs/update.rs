@@ -77,7 +77,7 @@ pub(crate) async fn update(
         .await
         .map_err(|_late| {
             Error::new("another update of this container takes too long")
-                .hint("nothing was changed")
+                .hint("its resources are unchanged")
         })?;
     // Another update may have changed the record while plugins were asked.
     let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };

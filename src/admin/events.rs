@@ -98,14 +98,15 @@ pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result
     }
     let (mut since, mut is_away) = (wanted.since.clone(), None);
     loop {
-        let ended = open(config, &mut since).and_then(|stream| {
-            is_away = Some(false);
-            follow(&stream, &mut since, &mut page)
-        });
-        match (ended, is_away) {
-            (Ok(StreamEnd::ByReader), _) => return Ok(DONE),
-            // The next attempt to connect shows whether a daemon runs.
-            (Ok(StreamEnd::ByDaemon), _) => {}
+        match (open(config, &mut since), is_away) {
+            (Ok(stream), _) => {
+                is_away = Some(false);
+                match follow(&stream, &mut since, &mut page)? {
+                    StreamEnd::ByReader => return Ok(DONE),
+                    // The next attempt to connect shows whether a daemon runs.
+                    StreamEnd::ByDaemon => {}
+                }
+            }
             (Err(error), None) => return Err(error),
             (Err(error), Some(false)) => {
                 is_away = Some(true);

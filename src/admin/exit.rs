@@ -113,7 +113,7 @@ Special meanings of codes for single verbs:
 
 const OTHERS: &str = "
 A signal ends a verb as it ends other programs, and a shell shows 128 and its number: 130 after Ctrl-C, which is how `--watch` and `--follow` end.
-The exceptions are `top` on a terminal, `daemon` and `replay --record`, which end in order with 0. If standard output is a pipe whose reader
+The exceptions are `top` on a terminal, `daemon` and `replay`, which end in order with 0. If standard output is a pipe whose reader
 has gone, the code is 141, or 0 if `--watch` or `--follow` finds that out before it prints again.
 
 ## As a runtime

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 pub(crate) struct DriftAnswer {
     pub(crate) drift: Vec<DriftRow>,
-    /// One line for each value that could not be compared.
+    /// Lines about values or containers that could not be compared; may be shortened.
     pub(crate) unread: Vec<String>,
     /// The number of values that could be compared.
     pub(crate) compared: usize,

@@ -47,7 +47,7 @@ pub(crate) struct MatchRow {
     pub(crate) times: Times,
 }
 
-/// The plugins' changes to a container.
+/// The changes that plugins and injections made to a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -68,7 +68,7 @@ pub(crate) struct ContainerExplained {
     pub(crate) bundle: String,
     /// Whether the container's record was lost and then recovered from the runtime's state.
     pub(crate) found: bool,
-    /// The plugin that owns each field.
+    /// The plugin or injection (`inject:NAME`) that owns each field.
     pub(crate) owners: BTreeMap<String, String>,
     /// The changes in order of time, and those of one event in the order of the chain.
     pub(crate) changes: Vec<Dated<Change>>,

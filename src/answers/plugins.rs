@@ -66,7 +66,7 @@ pub(crate) struct PluginRow {
     pub(crate) restart_in_seconds: Option<f32>,
     /// Whether the plugin's last requests all timed out.
     pub(crate) unresponsive: bool,
-    /// Whether the plugin was disconnected for time-outs.
+    /// Whether a request had timed out since the plugin's last answer when it disconnected.
     pub(crate) struck: bool,
     /// Why the plugin runs an older program or configuration than its files.
     pub(crate) outdated: Option<String>,

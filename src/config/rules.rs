@@ -23,7 +23,7 @@ pub(crate) const INJECTIONS: &str = "inject:";
 pub(crate) const EVICTION: &str = "Eviction";
 
 named! {
-    /// The reaction to a plugin's request that a rule does not permit.
+    /// The reaction to a request that a rule does not permit, or to a promise that is not kept.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[cfg_attr(test, derive(schemars::JsonSchema))]
     #[serde(rename_all = "lowercase")]

@@ -104,7 +104,7 @@ pub(crate) fn run(config: Config, options: &AdjustOptions, output: Output) -> Re
 pub(crate) struct Adjusted {
     /// NRI's ContainerAdjustment in protobuf's JSON mapping, after the merge.
     adjust: Option<Map<String, Value>>,
-    /// The plugin that owns each field, by NRI's name of the field.
+    /// The plugin or injection (`inject:NAME`) that owns each field, by NRI's name of the field.
     owners: BTreeMap<String, String>,
     /// Updates of other containers (NRI's ContainerUpdate).
     update: Vec<Value>,

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-/// The result of `policy test --compare`.
+/// The result of `policy test` for a manifest or a recording.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]
@@ -54,7 +54,7 @@ pub(crate) struct Decision {
     pub(super) after: Option<String>,
 }
 
-/// A decision that differs between two configurations.
+/// A decision; with two configurations, one that differs or is undecided.
 #[derive(Debug, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[cfg_attr(test, derive(serde::Deserialize), serde(default))]

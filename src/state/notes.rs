@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// The name by which `explain` shows an eviction, as event and as field.
 pub(crate) const EVICTION: &str = "eviction";
 
-/// One change that a plugin made, as `explain` shows it.
+/// One change that a plugin or injection made, as `explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Change {
@@ -18,7 +18,7 @@ pub struct Change {
     pub at: i64,
     /// The event in which it was made.
     pub event: String,
-    /// `NN-name`.
+    /// `NN-name`, or `inject:NAME`.
     pub plugin: String,
     /// Path in config.json.
     pub field: String,

@@ -153,12 +153,14 @@ impl std::fmt::Display for PeerFacts {
             (Some((namespace, name)), _) => {
                 write!(f, "{program} in pod {}/{}", quoted(namespace), quoted(name))
             }
-            (None, true) => write!(f, "{program} in a pod whose namespace is not proven"),
+            (None, true) => {
+                write!(f, "{program} in a pod that is unknown or whose namespace is not proven")
+            }
             (None, false) if self.is_hosts_file.get() == Some(false) => {
                 write!(f, "{program}, which is not shown to be the host's file of that path")
             }
             (None, false) if self.is_on_host => write!(f, "{program} on the host"),
-            (None, false) => write!(f, "{program} in a container that nri-runc did not create"),
+            (None, false) => write!(f, "{program} outside the host's user and PID namespaces"),
         }
     }
 }
@@ -237,7 +239,11 @@ mod tests {
         }
         let doubtful = PeerFacts { pod: None, ..inside };
         assert!(!doubtful.fits(&pod("*", "*")));
-        assert!(doubtful.to_string().ends_with("in a pod whose namespace is not proven"));
+        assert!(
+            doubtful
+                .to_string()
+                .ends_with("in a pod that is unknown or whose namespace is not proven")
+        );
     }
 
     #[test]

@@ -5,13 +5,12 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
 
 use super::ask_within;
 use super::exit::{DONE, FOUND};
 use super::output::{Answer, Format, PlainOutput, complain, tell};
 use super::show::{or_dash, table};
-use crate::answers::{DriftAnswer, DriftRow};
+use crate::answers::{AdminRequest, DriftAnswer, DriftRow};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{printable, short_id};
@@ -30,8 +29,8 @@ pub(super) struct Drift {
 
 /// Prints the values that differ. Values that could not be compared go to standard error.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
-    let question = json!({"verb": "drift", "id": wanted.id});
-    let answer: DriftAnswer = ask_within(config, &question, DRIFT_WAIT)?;
+    let request = AdminRequest::Drift { id: wanted.id.clone() };
+    let answer: DriftAnswer = ask_within(config, &request, DRIFT_WAIT)?;
     let code = code(&answer);
     if code.is_ok() {
         tell(format, &answer.drift)?;

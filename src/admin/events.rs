@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::answers::PodRow;
+use crate::answers::{AdminRequest, PodRow};
 use crate::audit::LoggedLine;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -87,8 +87,8 @@ impl Events {
 pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result<u8> {
     let mut page = EventPage { wanted, format, count: 0 };
     if !wanted.follow {
-        let question = json!({"verb": "events", "since": wanted.since});
-        for event in ask::<Vec<_>>(config, &question)? {
+        let request = AdminRequest::Events { since: wanted.since.clone(), follow: false };
+        for event in ask::<Vec<_>>(config, &request)? {
             page.add(&event)?;
         }
         return match page.count {
@@ -130,8 +130,8 @@ enum StreamEnd {
 /// Opens the stream of events. Replaces `0` or `now` in `since` with a cursor, so that a
 /// reconnection before the first event misses nothing.
 fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
-    let question = json!({"verb": "events", "since": since, "follow": true});
-    let (answer, stream) = wrapper::admin_stream(config, &question.to_string())?;
+    let request = AdminRequest::Events { since: since.clone(), follow: true };
+    let (answer, stream) = wrapper::admin_stream(config, &request)?;
     stream.set_read_timeout(None)?;
     let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
     // A daemon of an earlier version sends no cursor.
@@ -208,6 +208,7 @@ fn shown(event: &LoggedLine, fits: bool) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::exit::DONE;
 use super::output::{Answer, Format, PageOutput, tell};
@@ -13,9 +13,9 @@ use super::policy::exec_rule;
 use super::show::{REDACTED, ago, milliseconds, name_of_pod, or_dash, table, text, wrapped};
 use super::{ask, paint};
 use crate::answers::{
-    CallTime, Change, ChangedMember, ContainerExplained, Dated, ExecChange, Explanation,
-    HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, PromiseResult, Repetition,
-    RuleHit, Skipped, Times, WayGiven,
+    AdminRequest, CallTime, Change, ChangedMember, ContainerExplained, Dated, ExecChange,
+    Explanation, HiddenFrom, InjectionNote, MatchRow, PodExplained, PromiseOutcome, PromiseResult,
+    Repetition, RuleHit, Skipped, Times, WayGiven,
 };
 use crate::audit;
 use crate::config::Config;
@@ -37,8 +37,8 @@ pub(super) struct Explain {
 
 /// Prints the explanation. If several objects match, they are listed and the command fails.
 pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Result<u8> {
-    let question = json!({"verb": "explain", "id": wanted.id});
-    let mut explanation: Explanation = ask(config, &question)?;
+    let request = AdminRequest::Explain { id: wanted.id.clone() };
+    let mut explanation: Explanation = ask(config, &request)?;
     if !wanted.show_env {
         redact(&mut explanation);
     }
@@ -343,6 +343,8 @@ fn exec_change(Dated(change): &Dated<ExecChange>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::json;
 
 use super::ask_within;
 use super::output::{Answer, Format, PlainOutput, tell};
-use crate::answers::Forgotten;
+use crate::answers::{AdminRequest, Forgotten};
 use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
@@ -31,8 +30,8 @@ pub(super) struct Forget {
 
 /// Requests the daemon to drop the record, and prints what was dropped.
 pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result<u8> {
-    let question = json!({"verb": "forget", "id": forget.id, "force": forget.force});
-    tell(format, &ask_within::<Forgotten>(config, &question, FORGET_WAIT)?)
+    let request = AdminRequest::Forget { id: forget.id.clone(), force: forget.force };
+    tell(format, &ask_within::<Forgotten>(config, &request, FORGET_WAIT)?)
 }
 
 impl Answer for Forgotten {

@@ -48,9 +48,8 @@ use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
 
-use crate::answers::{MetricsText, Status};
+use crate::answers::{AdminRequest, MetricsText, Status};
 use crate::config::{self, Config, Loaded};
 use crate::daemon;
 use crate::error::{Error, Result};
@@ -430,13 +429,17 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 /// # Errors
 /// Fails if no daemon runs, or it refuses or does not answer in time, or answers in the form of
 /// another version.
-fn ask<T: DeserializeOwned>(config: &Config, question: &Value) -> Result<T> {
-    read(&wrapper::admin(config, &question.to_string())?)
+fn ask<T: DeserializeOwned>(config: &Config, request: &AdminRequest) -> Result<T> {
+    read(&wrapper::admin(config, request)?)
 }
 
 /// Asks the daemon like [`ask`], with another time limit.
-fn ask_within<T: DeserializeOwned>(config: &Config, question: &Value, wait: Duration) -> Result<T> {
-    read(&wrapper::admin_within(config, &question.to_string(), wait)?)
+fn ask_within<T: DeserializeOwned>(
+    config: &Config,
+    request: &AdminRequest,
+    wait: Duration,
+) -> Result<T> {
+    read(&wrapper::admin_within(config, request, wait)?)
 }
 
 fn read<T: DeserializeOwned>(answer: &str) -> Result<T> {
@@ -447,11 +450,11 @@ fn read<T: DeserializeOwned>(answer: &str) -> Result<T> {
 }
 
 fn ask_status(config: &Config) -> Result<Status> {
-    ask(config, &json!({"verb": "status"}))
+    ask(config, &AdminRequest::Status)
 }
 
 fn ask_metrics(config: &Config) -> Result<MetricsText> {
-    ask(config, &json!({"verb": "metrics"}))
+    ask(config, &AdminRequest::Metrics)
 }
 
 fn check(loaded: &Loaded, format: Format) -> Result<u8> {

@@ -7,7 +7,8 @@ use clap::Args;
 use serde_json::json;
 
 use crate::answers::{
-    AnswerRow, PluginOutput, PluginRow, PluginState, Status, SynchronizeRow, TimeLimits,
+    AdminRequest, AnswerRow, PluginOutput, PluginRow, PluginState, Status, SynchronizeRow,
+    TimeLimits,
 };
 use crate::config::Config;
 use crate::error::Result;
@@ -36,17 +37,17 @@ pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Resu
     if let Some(name) = &wanted.logs {
         return tell(format, &output_of(config, name)?);
     }
-    let question = json!({"verb": "plugins"});
+    let request = AdminRequest::Plugins;
     if wanted.watch {
         let list = WatchedList {
-            question,
+            request,
             head: HEAD.to_vec(),
             rows: &|plugins: Vec<_>| Ok(watched(&plugins)),
             gone: None,
         };
         return watch(config, &list, format);
     }
-    let plugins: Vec<PluginRow> = ask(config, &question)?;
+    let plugins: Vec<PluginRow> = ask(config, &request)?;
     match format {
         Format::Name => print_page(&names(&plugins), paint::plain),
         Format::Json | Format::Yaml => tell(format, &plugins),
@@ -66,7 +67,7 @@ impl Answer for Vec<PluginRow> {
 
 /// Asks for the output of a launched plugin.
 pub(super) fn output_of(config: &Config, plugin: &str) -> Result<PluginOutput> {
-    ask(config, &json!({"verb": "plugin_output", "plugin": plugin}))
+    ask(config, &AdminRequest::PluginOutput { plugin: plugin.to_owned() })
 }
 
 /// Length of a time without fractions of a second, in characters.

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use crate::answers::{ContainerRow, PodRow};
+use crate::answers::{AdminRequest, ContainerRow, PodRow};
 use crate::config::Config;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -127,17 +127,17 @@ impl Pods {
 
 /// Lists the pods.
 pub(super) fn pods(config: &Config, wanted: &Pods, format: Format) -> Result<u8> {
-    let question = json!({"verb": "pods"});
+    let request = AdminRequest::Pods;
     if wanted.watch {
         let list = WatchedList {
-            question,
+            request,
             head: head(format),
             rows: &|pods| Ok(watched(&wanted.select(pods)?, format, room(format))),
             gone: Some("removed"),
         };
         return watch(config, &list, format);
     }
-    let pods = wanted.select(ask(config, &question)?)?;
+    let pods = wanted.select(ask(config, &request)?)?;
     if format == Format::Name {
         let names = pods.iter().map(|pod| printable(&pod.full_name()) + "\n");
         return print(names.collect::<String>().as_bytes());

@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
-use serde_json::json;
 
 use super::exit::{DONE, FOUND};
 use super::output::{Answer, Format, ReportOutput, print, tell};
 use super::show::{or_dash, table};
 use super::{ask, compared};
 use crate::answers::{
-    ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod, PromiseFit, RuleTried,
+    AdminRequest, ExecRuleRow, Fit, InjectionRow, PluginRights, PolicyAnswer, PolicyPod,
+    PromiseFit, RuleTried,
 };
 use crate::config::{self, Config, Loaded, RuleMode};
 use crate::dry::{self, effect_of};
@@ -101,8 +101,8 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     let PolicyVerb::Test(wanted) = &arguments.verb;
     let plugin = &wanted.plugin;
     if let Some(pod) = &wanted.pod {
-        let question = json!({"verb": "policy", "pod": pod, "plugins": plugin});
-        return tell(format, &ask::<PolicyAnswer>(&loaded.config, &question)?);
+        let request = AdminRequest::Policy { pod: pod.clone(), plugins: plugin.clone() };
+        return tell(format, &ask::<PolicyAnswer>(&loaded.config, &request)?);
     }
     let config = sound(loaded)?;
     if let Some(bundle) = &wanted.bundle {

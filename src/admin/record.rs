@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use crate::answers::AdminRequest;
 use crate::audit;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -37,7 +38,7 @@ const PIPE_ROOM: usize = 4096;
 /// Fails when the daemon does not run, exits, or ends the recording because this process reads too
 /// slowly, and when the file exists or cannot be written.
 pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()> {
-    let (_, stream) = wrapper::admin_stream(config, &json!({"verb": "record"}).to_string())
+    let (_, stream) = wrapper::admin_stream(config, &AdminRequest::Record)
         .map_err(|error| error.hint("only a running daemon can be recorded"))?;
     stream.set_read_timeout(None)?;
     // Blocks signals before the file is created, so that from here on a signal loses nothing.
@@ -222,6 +223,8 @@ fn redact_adjustment(adjust: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -4,11 +4,10 @@
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::json;
 
 use super::output::{Answer, Format, PlainOutput};
 use super::{ask, paint};
-use crate::answers::Reloaded;
+use crate::answers::{AdminRequest, Reloaded};
 use crate::config::{ChangedKey, Effect, Loaded};
 use crate::daemon::other;
 use crate::error::{Error, Result};
@@ -63,8 +62,8 @@ pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
             warnings,
         });
     }
-    let question = json!({"verb": "reload", "dry_run": wanted.dry_run});
-    Ok(ReloadResult::Done { reloaded: ask(&loaded.config, &question)?, running: true })
+    let request = AdminRequest::Reload { dry_run: wanted.dry_run };
+    Ok(ReloadResult::Done { reloaded: ask(&loaded.config, &request)?, running: true })
 }
 
 impl Answer for ReloadResult {
@@ -111,7 +110,7 @@ fn diff(head: &str, changed: &[&ChangedKey]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::Signal;
-use serde_json::json;
 
-use crate::answers::{ConfigurationInForce, Program, ProgramFile, Status};
+use crate::answers::{AdminRequest, ConfigurationInForce, Program, ProgramFile, Status};
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, DaemonSeen, Error, Result};
 use crate::files;
@@ -360,7 +359,7 @@ pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
         return Ok(Reexecution::None { reexecuted: false, pid: None });
     }
     let before = super::ask_status(config).unwrap_or_default();
-    let reexec = super::ask_within(config, &json!({"verb": "reexec"}), REEXEC_WAIT)
+    let reexec = super::ask_within(config, &AdminRequest::Reexec, REEXEC_WAIT)
         .map_err(|error| without_answer(config, &before, error))?;
     Ok(Reexecution::Done { reexec, reexecuted: true })
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use serde::Serialize;
-use serde_json::json;
 use tracing::warn;
 
+use crate::answers::AdminRequest;
 use crate::config::Config;
 use crate::error::{Context, Result};
 use crate::files;
@@ -75,8 +75,8 @@ fn log(config: &Config, off: bool) {
         Ok(user) => format!("{user} (process {})", std::process::id()),
         Err(_) => format!("user {} (process {})", nix::unistd::getuid(), std::process::id()),
     };
-    let note = json!({"verb": "switched", "off": off, "by": by});
-    if wrapper::admin(config, &note.to_string()).is_ok() {
+    let note = AdminRequest::Switched { off, by: by.clone() };
+    if wrapper::admin(config, &note).is_ok() {
         return;
     }
     crate::log::start(config, false);

@@ -11,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::answers::AdminRequest;
 use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
@@ -37,7 +38,7 @@ pub(super) struct ListRow {
 
 /// A list that can be watched.
 pub(super) struct WatchedList<'l, T> {
-    pub(super) question: Value,
+    pub(super) request: AdminRequest,
     pub(super) head: Vec<&'static str>,
     pub(super) rows: &'l dyn Fn(T) -> Result<Vec<ListRow>>,
     /// The state to print for a row that disappeared; with `None`, nothing is printed.
@@ -53,7 +54,7 @@ pub(super) fn watch<T: DeserializeOwned>(
     list: &WatchedList<'_, T>,
     format: Format,
 ) -> Result<u8> {
-    let rows = (list.rows)(ask(config, &list.question)?)?;
+    let rows = (list.rows)(ask(config, &list.request)?)?;
     let mut seen = Seen::new(&list.head, &rows, format);
     if format.is_page() {
         let head: Vec<String> = list.head.iter().map(|word| word.to_uppercase()).collect();
@@ -64,7 +65,7 @@ pub(super) fn watch<T: DeserializeOwned>(
     }
     let mut is_away = false;
     while has_reader(INTERVAL)? {
-        match ask(config, &list.question).and_then(|answer| (list.rows)(answer)) {
+        match ask(config, &list.request).and_then(|answer| (list.rows)(answer)) {
             Ok(rows) => {
                 is_away = false;
                 for row in seen.take(rows, list.gone) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon's answers to `nri` commands, as types that both share. `--json` prints their
-//! serialization, the form that scripts read (`docs/schema/`).
+//! The requests of `nri` commands and the daemon's answers, as types that both share. `--json` prints the
+//! serialization of answers, the form that scripts read (`docs/schema/`).
 //!
 //! During an upgrade the daemon and a command may be of different versions: a member that the other
 //! side does not know is ignored, and one of a later version that it does not send has its default.
@@ -12,6 +12,7 @@ mod explain;
 mod plugins;
 mod pods;
 mod policy;
+mod request;
 mod states;
 mod status;
 mod top;
@@ -26,6 +27,7 @@ pub(crate) use explain::*;
 pub(crate) use plugins::*;
 pub(crate) use pods::*;
 pub(crate) use policy::*;
+pub(crate) use request::*;
 pub(crate) use states::*;
 pub(crate) use status::*;
 pub(crate) use top::*;

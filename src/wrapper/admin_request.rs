@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use serde_json::json;
 
+use crate::answers::{AdminRequest, UNKNOWN_VERB};
 use crate::config::Config;
 use crate::error::{DaemonSeen, Error, Result};
 use crate::link::{DaemonResponse, WrapperRequest};
@@ -19,31 +21,35 @@ const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
 /// Time limit for the daemon's response to an admin verb.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 
-/// Start of the daemon's response to a verb that it does not know.
-const UNKNOWN_VERB: &str = "the daemon does not know the verb";
-
-/// Sends the running daemon an admin request (JSON) and returns its response (JSON).
+/// Sends the running daemon a request and returns its response (JSON).
 ///
 /// # Errors
 /// Fails when no daemon listens (none is started), or it refuses or does not answer in time.
-pub(crate) fn admin(config: &Config, json: &str) -> Result<String> {
-    admin_within(config, json, ADMIN_RESPONSE_WAIT)
+pub(crate) fn admin(config: &Config, request: &AdminRequest) -> Result<String> {
+    admin_within(config, request, ADMIN_RESPONSE_WAIT)
 }
 
 /// Like [`admin`], with another time limit; the daemon sends heartbeats meanwhile.
 ///
 /// # Errors
 /// As [`admin`].
-pub(crate) fn admin_within(config: &Config, json: &str, wait: Duration) -> Result<String> {
-    ask(config, json, wait).map(|(json, _ended)| json)
+pub(crate) fn admin_within(
+    config: &Config,
+    request: &AdminRequest,
+    wait: Duration,
+) -> Result<String> {
+    ask(config, request, wait).map(|(json, _ended)| json)
 }
 
 /// Like [`admin`], for a request that the daemon answers with a response and then with lines.
 ///
 /// # Errors
 /// As [`admin`].
-pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixStream)> {
-    ask(config, json, ADMIN_RESPONSE_WAIT)
+pub(crate) fn admin_stream(
+    config: &Config,
+    request: &AdminRequest,
+) -> Result<(String, UnixStream)> {
+    ask(config, request, ADMIN_RESPONSE_WAIT)
 }
 
 /// Makes a daemon that speaks the older `protocol` execute the program at its path.
@@ -52,7 +58,7 @@ pub(crate) fn admin_stream(config: &Config, json: &str) -> Result<(String, UnixS
 /// Fails when the daemon refuses, or does not answer in time.
 pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) -> Result<()> {
     let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
-    match ask_in(config, protocol, "{\"verb\":\"reexec\"}", wait) {
+    match ask_in(config, protocol, &AdminRequest::Reexec, wait) {
         Ok(_) => Ok(()),
         // Another wrapper made the same request earlier, and the new program does not serve this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
@@ -62,11 +68,11 @@ pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) 
 
 /// Asks in the daemon's version of the protocol: admin verbs have the same form in every version,
 /// except that since 0.1.0 answers above 1 MiB come in parts.
-fn ask(config: &Config, json: &str, wait: Duration) -> Result<(String, UnixStream)> {
+fn ask(config: &Config, request: &AdminRequest, wait: Duration) -> Result<(String, UnixStream)> {
     let own = link_protocol(config);
-    match ask_in(config, own, json, wait)? {
+    match ask_in(config, own, request, wait)? {
         (Reply::Answer(answer), stream) => Ok((answer, stream)),
-        (Reply::Speaks(protocol), _) => match ask_in(config, protocol, json, wait)? {
+        (Reply::Speaks(protocol), _) => match ask_in(config, protocol, request, wait)? {
             (Reply::Answer(answer), stream) => Ok((answer, stream)),
             (Reply::Speaks(other), _) => Err(Error::new(format!(
                 "the daemon speaks protocol {other}, but this nri-runc speaks {own}"
@@ -83,7 +89,7 @@ pub(crate) fn has_ended(error: &Error) -> bool {
 /// Returns the protocols of the daemon and of this program, if the daemon does not know this program's.
 pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     let own = link_protocol(config);
-    match ask_in(config, own, "{\"verb\":\"status\"}", ADMIN_RESPONSE_WAIT).ok()? {
+    match ask_in(config, own, &AdminRequest::Status, ADMIN_RESPONSE_WAIT).ok()? {
         (Reply::Speaks(theirs), _) => Some((theirs, own)),
         (Reply::Answer(_), _) => None,
     }
@@ -99,7 +105,7 @@ enum Reply {
 fn ask_in(
     config: &Config,
     protocol: u32,
-    json: &str,
+    request: &AdminRequest,
     wait: Duration,
 ) -> Result<(Reply, UnixStream)> {
     let socket = config.daemon_socket();
@@ -118,7 +124,7 @@ fn ask_in(
     let question = WrapperRequest {
         protocol,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        admin: json.to_owned(),
+        admin: json!(request).to_string(),
         ..WrapperRequest::default()
     };
     send_whole(&stream, &question.encode(), &[]).map_err(|error| match error.is_hangup() {

@@ -15,12 +15,13 @@ mod run_dir;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
 
 use super::output::{Answer, Format};
 use super::show::table;
 use super::{ask, ask_status, install, paint, progress};
-use crate::answers::{MissingData, PluginRow, RefusedRecords, SocketMounts, Status, Unseen};
+use crate::answers::{
+    AdminRequest, MissingData, PluginRow, RefusedRecords, SocketMounts, Status, Unseen,
+};
 use crate::clock;
 use crate::config::{
     self, Config, Consequence, DaemonPolicy, Loaded, Problem, RootlessPolicy, rootless,
@@ -108,7 +109,7 @@ impl Daemon {
         let is_listening = wrapper::is_listening(config);
         let mut daemon = Self { is_listening, ..Self::default() };
         if is_listening {
-            let plugins = || ask(config, &json!({"verb": "plugins"}));
+            let plugins = || ask(config, &AdminRequest::Plugins);
             match ask_status(config).and_then(|status| Ok((status, plugins()?))) {
                 Ok((status, plugins)) => {
                     (daemon.status, daemon.plugins) = (Some(status), plugins);
@@ -117,8 +118,9 @@ impl Daemon {
             }
         }
         if daemon.status.is_some() {
-            daemon.socket_mounts = daemon.ask_for(config, "socket_mounts", access::SOCKET);
-            daemon.unseen = daemon.ask_for(config, "unseen", node::WHOLE_NODE);
+            daemon.socket_mounts =
+                daemon.ask_for(config, &AdminRequest::SocketMounts, access::SOCKET);
+            daemon.unseen = daemon.ask_for(config, &AdminRequest::Unseen, node::WHOLE_NODE);
         }
         daemon
     }
@@ -128,10 +130,10 @@ impl Daemon {
     fn ask_for<T: DeserializeOwned + Default>(
         &mut self,
         config: &Config,
-        verb: &str,
+        request: &AdminRequest,
         row: &str,
     ) -> T {
-        ask(config, &json!({ "verb": verb })).unwrap_or_else(|error| {
+        ask(config, request).unwrap_or_else(|error| {
             let detail = format!("unknown: {}", error.why());
             self.unknown.push(warning(
                 row,

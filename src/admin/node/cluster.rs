@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::conditions::NodeConditions;
 use super::helper::{ApiError, ApiProblem, Helper};
@@ -24,7 +24,7 @@ use super::log;
 use super::pod_events::PodEvents;
 use super::program::node_configuration;
 use crate::admin::watch::whole_lines;
-use crate::answers::Status;
+use crate::answers::{AdminRequest, Status};
 use crate::audit::LoggedLine;
 use crate::config;
 use crate::error::{Error, Result};
@@ -291,11 +291,8 @@ impl DaemonFeed {
         self.tried = Some(Instant::now());
         self.unfinished.clear();
         let Ok(loaded) = node_configuration(&self.folder) else { return };
-        let question = json!({"verb": "events", "since": self.since, "follow": true});
-        let Ok((answer, stream)) = wrapper::admin_stream(&loaded.config, &question.to_string())
-        else {
-            return;
-        };
+        let request = AdminRequest::Events { since: self.since.clone(), follow: true };
+        let Ok((answer, stream)) = wrapper::admin_stream(&loaded.config, &request) else { return };
         let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
         if self.since == "0" && !answer.cursor.is_empty() {
             self.since = answer.cursor;
@@ -343,8 +340,7 @@ impl DaemonFeed {
     /// Returns the status of the daemon, if it answers.
     fn status(&self) -> Option<Status> {
         let config = node_configuration(&self.folder).ok()?.config;
-        let question = json!({"verb": "status"}).to_string();
-        let status = wrapper::admin_within(&config, &question, STATUS_WAIT).ok()?;
+        let status = wrapper::admin_within(&config, &AdminRequest::Status, STATUS_WAIT).ok()?;
         serde_json::from_str(&status).ok()
     }
 }

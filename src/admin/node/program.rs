@@ -5,11 +5,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::json;
-
 use super::log;
 use super::record::NodeRecord;
 use crate::admin::install::NodeEngine;
+use crate::answers::AdminRequest;
 use crate::config::{self, Config, Loaded};
 use crate::error::{Context, Error, Result};
 use crate::files;
@@ -94,11 +93,11 @@ pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool
         return;
     }
     // A re-executed daemon reads the configuration again too.
-    let (verb, done) = match program {
-        true => ("reexec", "the daemon runs the new program; plugins stayed connected"),
-        false => ("reload", "the daemon has read its configuration"),
+    let (request, done) = match program {
+        true => (AdminRequest::Reexec, "the daemon runs the new program; plugins stayed connected"),
+        false => (AdminRequest::Reload { dry_run: false }, "the daemon has read its configuration"),
     };
-    match wrapper::admin_within(config, &json!({"verb": verb}).to_string(), REEXEC_WAIT) {
+    match wrapper::admin_within(config, &request, REEXEC_WAIT) {
         Ok(_document) => log(done),
         Err(error) => log(&format!("the daemon goes on as before: {error}")),
     }

@@ -5,15 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use super::log;
 use super::program::node_configuration;
 use super::record::NodeRecord;
 use super::setup::{NodeSetup, show_changes};
 use super::signals::EndSignals;
 use crate::admin::install::Outcome;
-use crate::answers::Status;
+use crate::answers::{AdminRequest, Status};
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::text::counted;
@@ -101,13 +99,13 @@ fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
     }
-    let status = wrapper::admin(config, &json!({"verb": "status"}).to_string())?;
+    let status = wrapper::admin(config, &AdminRequest::Status)?;
     let status: Status = serde_json::from_str(&status).unwrap_or_default();
     if status.supervisor.as_deref() == Some("systemd") {
         log("the daemon is left to systemd, which runs it");
         return Ok(false);
     }
-    wrapper::admin(config, &json!({"verb": "stop"}).to_string()).doing(|| "stopping the daemon")?;
+    wrapper::admin(config, &AdminRequest::Stop).doing(|| "stopping the daemon")?;
     let deadline = Instant::now() + DAEMON_WAIT;
     while wrapper::is_listening(config) {
         if Instant::now() >= deadline {

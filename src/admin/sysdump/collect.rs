@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::admin::output::{Answer, Format};
 use crate::admin::plugins::output_of;
 use crate::admin::{ask, ask_metrics, ask_status, check, install, progress};
-use crate::answers::PluginRow;
+use crate::answers::{AdminRequest, PluginRow};
 use crate::audit::{AuditFilter, IDENTIFIER, LoggedLine, open_files, search};
 use crate::config::{self, AuditTarget, Config, Loaded};
 use crate::error::{Error, Result};
@@ -115,7 +115,7 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     let mut parts = Parts { files: Vec::new(), missing: Vec::new() };
     progress::step("asking the daemon");
     let status = ask_status(config);
-    let plugins: Result<Vec<PluginRow>> = ask(config, &json!({"verb": "plugins"}));
+    let plugins: Result<Vec<PluginRow>> = ask(config, &AdminRequest::Plugins);
     let pid = status.as_ref().ok().map(|status| status.pid.into());
     parts.add_text(
         "plugin-output.txt",
@@ -123,7 +123,7 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
     );
     parts.add_json("status.json", status);
     parts.add_json("plugins.json", plugins);
-    parts.add_json("pods.json", ask::<Value>(config, &json!({"verb": "pods"})));
+    parts.add_json("pods.json", ask::<Value>(config, &AdminRequest::Pods));
     let metrics = ask_metrics(config).map(|metrics| metrics.text);
     // A metric's labels have the form KEY="VALUE", and no tenant chooses a value, so the text is
     // not redacted.
@@ -132,7 +132,7 @@ pub(super) fn collect(loaded: &Loaded) -> Parts {
         String::new()
     });
     parts.add("metrics.txt", last_lines(&metrics).as_bytes().to_vec());
-    parts.add_lines("recent.jsonl", ask(config, &json!({"verb": "recent"})));
+    parts.add_lines("recent.jsonl", ask(config, &AdminRequest::Recent));
     progress::step("checking");
     parts.add_json("check.json", Ok(check::all(loaded)));
     let engines = install::check_engines(config, pid);

@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::json;
 
-use crate::answers::TopAnswer;
+use crate::answers::{AdminRequest, TopAnswer};
 use crate::config::{Config, parse_duration};
 use crate::error::Result;
 
@@ -110,7 +109,7 @@ struct Samples(VecDeque<Sample>);
 
 impl Samples {
     fn take(&mut self, config: &Config) -> Result<()> {
-        let answer: TopAnswer = ask(config, &json!({"verb": "top"}))?;
+        let answer: TopAnswer = ask(config, &AdminRequest::Top)?;
         let sample = Sample { at: Instant::now(), answer };
         if self.0.back().is_some_and(|last| last.answer.status.pid != sample.answer.status.pid) {
             self.0.clear(); // Another daemon counts from zero.

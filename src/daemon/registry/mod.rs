@@ -34,6 +34,7 @@ use crate::chain::{
     RuleScope,
 };
 use crate::config::Config;
+use crate::error::Error;
 use crate::inject::Injections;
 use crate::plugin::{Event, api};
 use crate::rules::{PodsOfContainers, RuledPod, Rules};
@@ -256,7 +257,7 @@ impl Registry {
     ///
     /// # Errors
     /// Fails with one line unless `wanted` names exactly one launched plugin.
-    pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, String> {
+    pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, Error> {
         let connected = self.connected.borrow();
         let ids: Vec<&str> = connected.iter().map(|plugin| plugin.id()).collect();
         self.roster.output(wanted, &ids)

@@ -189,7 +189,7 @@ impl Roster {
     ///
     /// # Errors
     /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.
-    pub(super) fn output(&self, wanted: &str, connected: &[&str]) -> Result<PluginOutput, String> {
+    pub(super) fn output(&self, wanted: &str, connected: &[&str]) -> Result<PluginOutput, Error> {
         let launches = self.launches.borrow();
         let is_meant = |record: &Rc<LaunchRecord>| record.name == wanted || record.id() == wanted;
         let begins = |record: &Rc<LaunchRecord>| {
@@ -203,17 +203,19 @@ impl Roster {
         }
         match meant.as_slice() {
             [record] => Ok(record.output()),
-            [] if connected.iter().any(|id| *id == wanted || is_named(id, wanted)) => Err(format!(
-                "{wanted} was not launched by nri-runc: nri-runc does not have its output"
-            )),
+            [] if connected.iter().any(|id| *id == wanted || is_named(id, wanted)) => {
+                Err(Error::new(format!(
+                    "{wanted} was not launched by nri-runc: nri-runc does not have its output"
+                )))
+            }
             [] => {
                 let error = Error::new(format!("no plugin {wanted} was launched"));
-                Err(error.hint("see: nri-runc nri plugins").to_string())
+                Err(error.hint("see: nri-runc nri plugins"))
             }
             several => {
                 let ids = several.iter().map(|record| record.id());
                 let (count, ids) = (several.len(), ids.collect::<Vec<_>>().join(", "));
-                Err(format!("\"{wanted}\" is ambiguous: {count} plugins match: {ids}"))
+                Err(Error::new(format!("\"{wanted}\" is ambiguous: {count} plugins match: {ids}")))
             }
         }
     }

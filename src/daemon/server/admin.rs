@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AuditCounts, ContainerRow, DriftAnswer, MetricsText, OutdatedPlugin, PodRow, PromiseRow,
-    RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
+    AdminRequest, AuditCounts, ContainerRow, DriftAnswer, MetricsText, OutdatedPlugin, PodRow,
+    PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
 };
 use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
@@ -46,43 +46,80 @@ pub(crate) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,
     open: OpenConnection,
-    question: &str,
+    text: &str,
 ) -> Result<()> {
-    let question: Value = serde_json::from_str(question).unwrap_or_default();
-    let answer = match question["verb"].as_str().unwrap_or_default() {
-        "pods" => return send_pods(daemon, stream, String::new(), "").await,
-        "top" => {
-            let text = text(&top(daemon))?;
-            let begin = text.trim_end_matches("[]}").to_owned();
+    use AdminRequest as R;
+    let request = match R::parse(text) {
+        Ok(request) => request,
+        Err(error) => return send(stream, Err(error)).await,
+    };
+    let answer = match request {
+        R::Pods => return send_pods(daemon, stream, String::new(), "").await,
+        R::Top => {
+            let begin = to_json(Ok(top(daemon)))?.trim_end_matches("[]}").to_owned();
             return send_pods(daemon, stream, begin, "}").await;
         }
-        "record" => {
+        R::Record => {
             drop(open); // A recording has no end, so a re-execution may cut it off.
             return recording::serve(daemon, stream).await;
         }
-        "events" if question["follow"] == true => {
+        R::Events { since, follow: true } => {
             drop(open); // The event stream has no end either.
-            return event_stream::follow(daemon, stream, &question["since"]).await;
+            return event_stream::follow(daemon, stream, &since).await;
         }
-        "reexec" => {
-            drop(open); // The next program answers, or this one if the re-execution fails.
-            let request = ReexecRequest { descriptor: stream.as_raw_fd() };
-            let asked = frames::with_heartbeat(stream, daemon.process.reexecs.ask(request)).await;
-            asked.map_err(|error| error.to_string())
-        }
-        "stop" => {
-            let document = json!({"pid": std::process::id()});
-            frames::send(stream, &DaemonResponse::Admin(document.to_string())).await?;
+        R::Stop => {
+            send(stream, to_json(Ok(json!({"pid": std::process::id()})))).await?;
             // This has the effect of an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
-        verb => {
-            let answer = async { Ok(answer(daemon, verb, &question).await) };
-            frames::with_heartbeat(stream, answer).await?
+        R::Reexec => {
+            drop(open); // The next program answers, or this one if the re-execution fails.
+            let request = ReexecRequest { descriptor: stream.as_raw_fd() };
+            slow(stream, daemon.process.reexecs.ask(request)).await
         }
+        R::Reload { dry_run } => {
+            let request = ReloadRequest { is_dry: dry_run };
+            slow(stream, daemon.process.reloads.ask(request)).await
+        }
+        R::Forget { id, force } => slow(stream, lost::forget(daemon, &id, force)).await,
+        R::Drift { id } => slow(stream, drift(daemon, id.as_deref())).await,
+        R::Unseen => slow(stream, unseen(daemon)).await,
+        R::Recent => slow(stream, recent::show_all(daemon.report.flight.calls())).await,
+        R::Status => to_json(Ok(status(daemon))),
+        R::Plugins => to_json(Ok(daemon.registry.rows())),
+        R::PluginOutput { plugin } => to_json(daemon.registry.output_of(&plugin)),
+        R::SocketMounts => to_json(Ok(exposed::socket_mounts(daemon))),
+        R::Metrics => to_json(Ok(MetricsText { text: holdings::metrics_text(daemon) })),
+        R::Explain { id } => to_json(explain::explain(daemon, &id)),
+        R::Policy { pod, plugins } => to_json(policy::policy(daemon, &pod, plugins)),
+        R::Events { since, follow: false } => to_json(event_stream::read(daemon, &since)),
+        R::Switched { off, by } => to_json(Ok(note_switch(daemon, off, &by))),
+        R::Unknown => Err(R::refuse_unknown(text)),
     };
-    let document = answer.map(|document| DaemonResponse::Admin(document.to_string()));
-    frames::send(stream, &document.unwrap_or_else(DaemonResponse::Refuse)).await
+    send(stream, answer).await
+}
+
+/// Converts an answer to JSON.
+///
+/// # Errors
+/// Fails as `answer`: every answer has a JSON form.
+fn to_json(answer: Result<impl Serialize>) -> Result<String> {
+    serde_json::to_string(&answer?).map_err(|error| Error::new(error.to_string()))
+}
+
+/// Sends heartbeats until the answer is ready: `forget` notifies plugins, `drift` reads files of all
+/// containers.
+async fn slow(
+    stream: &mut UnixStream,
+    answer: impl Future<Output = Result<impl Serialize>>,
+) -> Result<String> {
+    to_json(frames::with_heartbeat(stream, answer).await)
+}
+
+/// Sends an answer, or the line that refuses the request.
+async fn send(stream: &mut UnixStream, answer: Result<String>) -> Result<()> {
+    let refuse = |error: Error| DaemonResponse::Refuse(error.to_string());
+    frames::send(stream, &answer.map_or_else(refuse, DaemonResponse::Admin)).await
 }
 
 /// Sends the list of pods, between `begin` and `end`, in parts.
@@ -105,7 +142,7 @@ async fn send_pods(
         // The pod may be gone by now.
         let Some(row) = pod_row(daemon, id) else { continue };
         text += separator;
-        text += &self::text(&row)?;
+        text += &to_json(Ok(row))?;
         separator = ",";
         if text.len() > limits::ADMIN_PART {
             text = frames::send_parts(stream, &text).await?.to_owned();
@@ -114,63 +151,14 @@ async fn send_pods(
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
-/// Converts a document to text.
-///
-/// # Errors
-/// Never fails: every member has a JSON form.
-fn text(document: &impl Serialize) -> Result<String> {
-    serde_json::to_string(document).map_err(|error| Error::new(error.to_string()))
-}
-
-/// Returns the document that answers `verb`, or the line that refuses it. This may take long: `forget`
-/// notifies plugins, and `drift` reads files of all containers.
-async fn answer(
-    daemon: &Rc<Daemon>,
-    verb: &str,
-    question: &Value,
-) -> std::result::Result<Value, String> {
-    let given = |what: &str| question[what].as_str().unwrap_or_default();
-    let document = match verb {
-        "status" => Ok(json!(status(daemon))),
-        "plugins" => Ok(json!(daemon.registry.rows())),
-        "plugin_output" => return Ok(json!(daemon.registry.output_of(given("plugin"))?)),
-        "socket_mounts" => Ok(json!(exposed::socket_mounts(daemon))),
-        "unseen" => node_scope::unseen(daemon).await.map(|count| json!(Unseen { count })),
-        "reload" => reload(daemon, question["dry_run"] == true).await,
-        "recent" => {
-            let calls = daemon.report.flight.calls();
-            let shown = tokio::task::spawn_blocking(move || recent::show_all(&calls)).await;
-            Ok(shown.unwrap_or_default())
-        }
-        "metrics" => Ok(json!(MetricsText { text: holdings::metrics_text(daemon) })),
-        "explain" => return Ok(json!(explain::explain(daemon, given("id"))?)),
-        "policy" => return Ok(json!(policy::policy(daemon, given("pod"), &question["plugins"])?)),
-        "events" => event_stream::read(daemon, &question["since"]),
-        "switched" => {
-            enabled::catch_up(daemon);
-            Ok(log_switch(question["off"] == true, given("by")))
-        }
-        "forget" if question["id"].is_string() => {
-            let forgotten = lost::forget(daemon, given("id"), question["force"] == true).await;
-            forgotten.map(|forgotten| json!(forgotten))
-        }
-        "drift" => drift(daemon, question["id"].as_str()).await.map(|answer| json!(answer)),
-        other => {
-            let unknown = format!("the daemon does not know the verb {other}");
-            return Err(unknown);
-        }
-    };
-    document.map_err(|error| error.to_string())
-}
-
 /// Compares values that plugins own with the kernel's, for the containers that match `wanted`, or for all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
 }
 
-async fn reload(daemon: &Daemon, is_dry: bool) -> Result<Value> {
-    daemon.process.reloads.ask(ReloadRequest { is_dry }).await
+async fn unseen(daemon: &Rc<Daemon>) -> Result<Unseen> {
+    node_scope::unseen(daemon).await.map(|count| Unseen { count })
 }
 
 fn status(daemon: &Daemon) -> Status {
@@ -262,8 +250,9 @@ fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 
-/// Logs that plugins were disabled or enabled, and by which user.
-fn log_switch(off: bool, who: &str) -> Value {
+/// Notices that plugins were disabled or enabled, and logs which user did that.
+fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Value {
+    enabled::catch_up(daemon);
     let who = quoted(who);
     if off {
         warn!("plugins were disabled by {who}: every command goes straight to the runtime");

@@ -17,7 +17,7 @@ use crate::stream::{EventReader, Since};
 ///
 /// # Errors
 /// Fails on an invalid cursor.
-pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
+pub(super) fn read(daemon: &Daemon, since: &str) -> Result<Value> {
     let mut reader = daemon.stream.reader(&place(since)?);
     let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
     let text: String = parts.collect();
@@ -25,7 +25,7 @@ pub(super) fn read(daemon: &Daemon, since: &Value) -> Result<Value> {
 }
 
 /// Sends the cursor at which the reader starts, then each later event as a line, until the reader closes its end.
-pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Value) -> Result<()> {
+pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &str) -> Result<()> {
     let mut events = match follower(daemon, since) {
         Ok(events) => events,
         Err(error) => {
@@ -51,13 +51,13 @@ pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &Val
     }
 }
 
-fn place(since: &Value) -> Result<Since> {
-    Since::parse(since.as_str().unwrap_or("0")).ok_or_else(|| {
+fn place(since: &str) -> Result<Since> {
+    Since::parse(since).ok_or_else(|| {
         Error::new("this is not the cursor of an event").hint("use 0 for the oldest event")
     })
 }
 
-fn follower(daemon: &Daemon, since: &Value) -> Result<EventReader> {
+fn follower(daemon: &Daemon, since: &str) -> Result<EventReader> {
     daemon.stream.follower(&place(since)?).ok_or_else(|| {
         let most = limits::EVENT_READERS;
         Error::new(format!("{most} programs already read events, the maximum"))

@@ -11,7 +11,7 @@ use crate::answers::{
 };
 use crate::daemon::server::{explain_pod, recent, rows};
 use crate::daemon::shared::{Daemon, events};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::rules::exec_rows;
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, GaveWay, Lifecycle, WouldInject};
@@ -39,7 +39,7 @@ pub(super) fn searched(wanted: &str) -> &str {
 ///
 /// # Errors
 /// Fails with one line if none matches, or only several pods do.
-pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, String> {
+pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
     let store = daemon.records.read();
     // An infrastructure container is explained as its pod, or as itself if it has no pod.
     let is_shown = |container: &Container| {
@@ -59,7 +59,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
     }
     let Some(best) = best else {
         let error = Error::new(format!("no container or pod matches {wanted}"));
-        return Err(error.hint("see: nri-runc nri pods").to_string());
+        return Err(error.hint("see: nri-runc nri pods"));
     };
     let found = ranked.into_iter().filter(|(rank, _)| *rank == best);
     let found = newest_of_each(found.map(|(_, container)| container).collect());
@@ -84,7 +84,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation, Stri
 ///
 /// # Errors
 /// Fails if none matches.
-pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>, Error> {
+pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>> {
     let store = daemon.records.read();
     let all = store.containers().filter(|container| !container.is_sandbox);
     let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use crate::answers::{MemberRow, PodExplained, PodKind, SandboxState};
 use crate::daemon::server::{explain::searched, recent, rows};
 use crate::daemon::shared::Daemon;
+use crate::error::Result;
 use crate::state::{Container, Pod, Store};
 
 /// Explains the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
@@ -17,7 +18,7 @@ pub(crate) fn explain(
     store: &Store,
     wanted: &str,
     is_no_container: bool,
-) -> Option<Result<PodExplained, String>> {
+) -> Option<Result<PodExplained>> {
     if let Some(pod) = store.newest_pod(wanted) {
         return Some(Ok(explained(daemon, store, &pod)));
     }

@@ -2,13 +2,11 @@
 //! Answers `policy test --pod`: what the rules in force permit plugins to do with a known pod. It
 //! reads records and changes nothing.
 
-use serde_json::Value;
-
 use crate::answers::PolicyAnswer;
 use crate::daemon::server::rows;
 use crate::daemon::shared::{Daemon, events, messages};
 use crate::engine::Allocations;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::inject;
 use crate::rules::{PromiseFacts, promise_rows, report};
 use crate::state::Pod;
@@ -18,11 +16,7 @@ use crate::state::Pod;
 ///
 /// # Errors
 /// Fails with one line if `wanted` matches no pod, or several.
-pub(super) fn policy(
-    daemon: &Daemon,
-    wanted: &str,
-    plugins: &Value,
-) -> Result<PolicyAnswer, String> {
+pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: Vec<String>) -> Result<PolicyAnswer> {
     let store = daemon.records.read();
     let is_named =
         |pod: &&Pod| format!("{}/{}", pod.namespace, pod.name) == wanted || pod.name == wanted;
@@ -38,14 +32,12 @@ pub(super) fn policy(
         [pod] => *pod,
         [] => {
             let error = Error::new(format!("no pod matches {wanted}"));
-            return Err(error.hint("see: nri-runc nri pods").to_string());
+            return Err(error.hint("see: nri-runc nri pods"));
         }
         several => return Err(rows::ambiguous_pods(wanted, several)),
     };
-    let asked = plugins.as_array().into_iter().flatten().filter_map(Value::as_str);
     let connected = daemon.registry.connected();
-    let ids = connected.iter().map(|plugin| plugin.id());
-    let ids = ids.chain(asked).map(ToOwned::to_owned);
+    let ids = connected.iter().map(|plugin| plugin.id().to_owned()).chain(plugins);
     let (rules, ruled) = (daemon.registry.rules(), events::ruled_pod(pod));
     let mut answer = report(&daemon.config(), &rules, &ruled, ids);
     answer.injections = inject::report(&daemon.registry.injections(), &rules, &ruled, None);

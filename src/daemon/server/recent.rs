@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 use crate::answers::{CallTime, Dated};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::flight_recorder::RecordedCall;
+use crate::error::Result;
 use crate::plugin::api;
 use crate::plugin::json::show;
 
 /// Returns all calls, the oldest first.
-pub(super) fn show_all(calls: &[RecordedCall]) -> Value {
-    calls.iter().map(row).collect()
+pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Value> {
+    let shown = tokio::task::spawn_blocking(move || calls.iter().map(row).collect()).await;
+    Ok(shown.unwrap_or_default())
 }
 
 /// Returns the time that each plugin took for a container, or for a pod if `container` is empty.

@@ -4,6 +4,7 @@
 use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;
 use crate::daemon::shared::Daemon;
+use crate::error::Error;
 use crate::named::Named;
 use crate::state::{Container, Pod, Process, Promise};
 use crate::text::{first_of, rfc3339_nanos, short_id};
@@ -31,15 +32,16 @@ pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
     if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }
 
-/// Returns the line for a name or prefix that matches several pods, and names them.
-pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> String {
+/// Returns the failure of a name or prefix that matches several pods, and names them.
+pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> Error {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {
         (_, name) if name.is_empty() || name == pod.id => short_id(&pod.id).to_owned(),
         ("", name) => format!("{name} ({})", short_id(&pod.id)),
         (namespace, name) => format!("{namespace}/{name} ({})", short_id(&pod.id)),
     };
     let names: Vec<String> = pods.iter().map(name).collect();
-    format!("\"{wanted}\" is ambiguous: {} pods match: {}", pods.len(), first_of(&names))
+    let (count, names) = (pods.len(), first_of(&names));
+    Error::new(format!("\"{wanted}\" is ambiguous: {count} pods match: {names}"))
 }
 
 /// Returns the promises about a pod or a container; a pod's promises have no result.

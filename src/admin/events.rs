@@ -12,7 +12,7 @@ use clap::builder::PossibleValuesParser;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::answers::{AdminRequest, PodRow};
+use crate::answers::{AdminRequest, EventsBegin, PodRow};
 use crate::audit::LoggedLine;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
@@ -133,7 +133,7 @@ fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let request = AdminRequest::Events { since: since.clone(), follow: true };
     let (answer, stream) = wrapper::admin_stream(config, &request)?;
     stream.set_read_timeout(None)?;
-    let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
+    let answer: EventsBegin = serde_json::from_str(&answer).unwrap_or_default();
     // A daemon of an earlier version sends no cursor.
     if ["0", "now"].contains(&since.as_str()) && !answer.cursor.is_empty() {
         *since = answer.cursor;

@@ -152,6 +152,19 @@ pub(crate) struct CallTime {
     pub(crate) error: Option<String>,
 }
 
+/// A call of the flight recorder with its messages, as `sysdump` stores it.
+#[derive(Debug, Serialize)]
+pub(crate) struct RecentCall {
+    #[serde(flatten)]
+    pub(crate) time: Dated<CallTime>,
+    /// Why the plugin refused the request.
+    pub(crate) refusal: Option<String>,
+    pub(crate) request_bytes: usize,
+    pub(crate) request: Option<Value>,
+    pub(crate) answer_bytes: usize,
+    pub(crate) answer: Option<Value>,
+}
+
 /// A value that an injection in audit mode would have set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

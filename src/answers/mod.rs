@@ -83,6 +83,24 @@ pub(crate) struct ForgottenContainer {
     pub(crate) name: String,
 }
 
+/// The first answer to `events --follow`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct EventsBegin {
+    /// The position at which the stream begins.
+    pub(crate) cursor: String,
+}
+
+/// The answer to `stop`, before the daemon stops.
+#[derive(Debug, Serialize)]
+pub(crate) struct Stopping {
+    pub(crate) pid: u32,
+}
+
+/// The answer to `switched`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Noted {}
+
 /// Metrics as OpenMetrics text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

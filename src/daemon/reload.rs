@@ -11,7 +11,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::signal::unix::Signal;
 use tracing::{info, warn};
 
@@ -52,8 +51,7 @@ impl Reloads<'_> {
                 _ = hangups.recv() => drop(self.reload(false).await),
                 Some(request) = requests.recv() => {
                     let outcome = self.reload(request.what.is_dry).await;
-                    let _caller_is_gone =
-                        request.answer.send(outcome.map(|reloaded| json!(reloaded)));
+                    let _caller_is_gone = request.answer.send(outcome);
                 }
                 () = tokio::time::sleep(FIXED_CHECK), if is_unreliable => {
                     if self.reload_if_fixed(&mut is_reported).await {

@@ -24,7 +24,7 @@ use super::log;
 use super::pod_events::PodEvents;
 use super::program::node_configuration;
 use crate::admin::watch::whole_lines;
-use crate::answers::{AdminRequest, Status};
+use crate::answers::{AdminRequest, EventsBegin, Status};
 use crate::audit::LoggedLine;
 use crate::config;
 use crate::error::{Error, Result};
@@ -293,7 +293,7 @@ impl DaemonFeed {
         let Ok(loaded) = node_configuration(&self.folder) else { return };
         let request = AdminRequest::Events { since: self.since.clone(), follow: true };
         let Ok((answer, stream)) = wrapper::admin_stream(&loaded.config, &request) else { return };
-        let answer: LoggedLine = serde_json::from_str(&answer).unwrap_or_default();
+        let answer: EventsBegin = serde_json::from_str(&answer).unwrap_or_default();
         if self.since == "0" && !answer.cursor.is_empty() {
             self.since = answer.cursor;
         }

@@ -5,17 +5,22 @@
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 
-use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use crate::answers::{Reexec, Reloaded};
 use crate::error::{Error, Result};
 
 /// A request that is answered once.
 #[derive(Debug)]
-pub(crate) struct Request<T> {
+pub(crate) struct Request<T: Asked> {
     pub(crate) what: T,
-    pub(crate) answer: oneshot::Sender<Result<Value>>,
+    pub(crate) answer: oneshot::Sender<Result<T::Answer>>,
+}
+
+/// A kind of request.
+pub(crate) trait Asked {
+    type Answer;
 }
 
 /// A request to reload the configuration.
@@ -25,6 +30,10 @@ pub(crate) struct ReloadRequest {
     pub(crate) is_dry: bool,
 }
 
+impl Asked for ReloadRequest {
+    type Answer = Reloaded;
+}
+
 /// A request to execute the program that now lies at the daemon's path.
 #[derive(Debug)]
 pub(crate) struct ReexecRequest {
@@ -32,26 +41,30 @@ pub(crate) struct ReexecRequest {
     pub(crate) descriptor: RawFd,
 }
 
+impl Asked for ReexecRequest {
+    type Answer = Reexec;
+}
+
 /// Requests of one kind; the receiving end is taken once.
 #[derive(Debug)]
-pub(crate) struct Requests<T> {
+pub(crate) struct Requests<T: Asked> {
     sender: UnboundedSender<Request<T>>,
     receiver: RefCell<Option<UnboundedReceiver<Request<T>>>>,
 }
 
-impl<T> Default for Requests<T> {
+impl<T: Asked> Default for Requests<T> {
     fn default() -> Self {
         let (sender, receiver) = unbounded_channel();
         Self { sender, receiver: RefCell::new(Some(receiver)) }
     }
 }
 
-impl<T> Requests<T> {
+impl<T: Asked> Requests<T> {
     /// Sends a request and waits for its outcome.
     ///
     /// # Errors
     /// Fails when nothing was changed, with the reason, or when the daemon is stopping.
-    pub(crate) async fn ask(&self, what: T) -> Result<Value> {
+    pub(crate) async fn ask(&self, what: T) -> Result<T::Answer> {
         let ending = || Error::new("the daemon is stopping");
         let (answer, outcome) = oneshot::channel();
         self.sender.send(Request { what, answer }).map_err(|_ended| ending())?;

@@ -9,14 +9,13 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::answers::{
-    AdminRequest, AuditCounts, ContainerRow, DriftAnswer, MetricsText, OutdatedPlugin, PodRow,
-    PromiseRow, RefusedRecords, RequiredPlugin, Status, TopAnswer, Unseen,
+    AdminRequest, AuditCounts, ContainerRow, DriftAnswer, MetricsText, Noted, OutdatedPlugin,
+    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, Stopping, TopAnswer, Unseen,
 };
 use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
@@ -68,7 +67,7 @@ pub(crate) async fn serve(
             return event_stream::follow(daemon, stream, &since).await;
         }
         R::Stop => {
-            send(stream, to_json(Ok(json!({"pid": std::process::id()})))).await?;
+            send(stream, to_json(Ok(Stopping { pid: std::process::id() }))).await?;
             // This has the effect of an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
@@ -251,7 +250,7 @@ fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
 }
 
 /// Notices that plugins were disabled or enabled, and logs which user did that.
-fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Value {
+fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Noted {
     enabled::catch_up(daemon);
     let who = quoted(who);
     if off {
@@ -259,7 +258,7 @@ fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Value {
     } else {
         warn!("plugins were enabled again by {who}");
     }
-    json!({})
+    Noted {}
 }
 
 /// Returns the plugins that every container requires, and whether they are connected now.

@@ -2,10 +2,12 @@
 //! Serves `nri-runc nri events`: the stored events, or a stream of them until the reader closes its
 //! end. A slow reader delays only its own connection.
 
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
+use crate::answers::EventsBegin;
 use crate::daemon::server::frames;
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
@@ -17,11 +19,11 @@ use crate::stream::{EventReader, Since};
 ///
 /// # Errors
 /// Fails on an invalid cursor.
-pub(super) fn read(daemon: &Daemon, since: &str) -> Result<Value> {
+pub(super) fn read(daemon: &Daemon, since: &str) -> Result<Vec<Box<RawValue>>> {
     let mut reader = daemon.stream.reader(&place(since)?);
     let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
     let text: String = parts.collect();
-    Ok(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect())
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// Sends the cursor at which the reader starts, then each later event as a line, until the reader closes its end.
@@ -33,7 +35,7 @@ pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &str
             return frames::send(stream, &refusal).await;
         }
     };
-    let present = json!({"cursor": events.cursor()}).to_string();
+    let present = json!(EventsBegin { cursor: events.cursor() }).to_string();
     frames::send(stream, &DaemonResponse::Admin(present)).await?;
     let (mut reader, mut writer) = stream.split();
     let mut nothing = [0_u8; 1];

@@ -3,9 +3,9 @@
 //! recorded bytes off the event loop, and never shows a plugin's configuration.
 
 use protobuf::Message;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::answers::{CallTime, Dated};
+use crate::answers::{CallTime, Dated, RecentCall};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::flight_recorder::RecordedCall;
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::plugin::api;
 use crate::plugin::json::show;
 
 /// Returns all calls, the oldest first.
-pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Value> {
+pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Vec<RecentCall>> {
     let shown = tokio::task::spawn_blocking(move || calls.iter().map(row).collect()).await;
     Ok(shown.unwrap_or_default())
 }
@@ -47,25 +47,21 @@ fn time(call: &RecordedCall) -> Dated<CallTime> {
     })
 }
 
-fn row(call: &RecordedCall) -> Value {
+fn row(call: &RecordedCall) -> RecentCall {
     let request = ttrpc::Request::parse_from_bytes(&call.copies.request).unwrap_or_default();
     let answer = ttrpc::Response::parse_from_bytes(&call.copies.answer).unwrap_or_default();
-    let refusal = answer.status.as_ref().map(|status| status.message.as_str());
+    let refusal = answer.status.as_ref().map(|status| status.message.clone());
     // A plugin's configuration is private to it.
     let is_shown = request.method != "Configure" && !call.copies.request.is_empty();
-    let mut row = json!(time(call));
-    let messages = json!({
-        "refusal": refusal.filter(|text| !text.is_empty()),
-        "request_bytes": call.copies.request_bytes,
-        "request": is_shown.then(|| message(&request.method, true, &request.payload)),
-        "answer_bytes": call.copies.answer_bytes,
-        "answer": (!call.copies.answer.is_empty())
-            .then(|| message(&request.method, false, &answer.payload)),
-    });
-    if let (Some(row), Value::Object(messages)) = (row.as_object_mut(), messages) {
-        row.extend(messages);
+    let is_answered = !call.copies.answer.is_empty();
+    RecentCall {
+        time: time(call),
+        refusal: refusal.filter(|text| !text.is_empty()),
+        request_bytes: call.copies.request_bytes,
+        request: is_shown.then(|| message(&request.method, true, &request.payload)),
+        answer_bytes: call.copies.answer_bytes,
+        answer: is_answered.then(|| message(&request.method, false, &answer.payload)),
     }
-    row
 }
 
 fn micros(duration: std::time::Duration) -> u64 {
@@ -88,6 +84,8 @@ fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use serde_json::json;
 
     use super::*;
     use crate::plugin::CallCopies;
@@ -113,6 +111,10 @@ mod tests {
         }
     }
 
+    fn shown(call: &RecordedCall) -> Value {
+        json!(row(call))
+    }
+
     #[test]
     fn request_answer_and_refusal_are_read_from_their_bytes() {
         let container = api::Container { id: "c1".to_owned(), ..Default::default() };
@@ -126,13 +128,13 @@ mod tests {
             api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };
         let payload = created.write_to_bytes().unwrap();
         let answer = ttrpc::Response { payload, ..Default::default() };
-        let row = row(&call("CreateContainer", request.write_to_bytes().unwrap(), &answer));
+        let row = shown(&call("CreateContainer", request.write_to_bytes().unwrap(), &answer));
         assert_eq!(row["request"]["container"]["id"], "c1");
         assert_eq!(row["answer"]["adjust"]["annotations"]["a"], "b");
         assert_eq!((&row["took_us"], &row["refusal"]), (&json!(2000), &Value::Null));
         let status = ttrpc::get_status(ttrpc::Code::UNKNOWN, "not here");
         let answer = ttrpc::Response { status: Some(status).into(), ..Default::default() };
-        let refused = super::row(&call("StateChange", Vec::new(), &answer));
+        let refused = shown(&call("StateChange", Vec::new(), &answer));
         assert_eq!(refused["refusal"], "not here");
     }
 
@@ -153,12 +155,12 @@ mod tests {
     fn unreadable_requests_and_configurations_are_omitted() {
         let answer = ttrpc::Response::default();
         let request = api::ConfigureRequest { config: "secret".to_owned(), ..Default::default() };
-        let row = row(&call("Configure", request.write_to_bytes().unwrap(), &answer));
+        let row = shown(&call("Configure", request.write_to_bytes().unwrap(), &answer));
         assert!(row["request"].is_null() && !row.to_string().contains("secret"), "{row}");
         let mut broken = call("CreateContainer", vec![0xff; 9], &answer);
-        assert!(super::row(&broken)["request"].is_null());
+        assert!(shown(&broken)["request"].is_null());
         broken.copies.request = vec![0xff; 9];
-        assert!(super::row(&broken)["request"].is_null());
-        assert!(super::row(&call("NewerMethod", Vec::new(), &answer))["request"].is_null());
+        assert!(shown(&broken)["request"].is_null());
+        assert!(shown(&call("NewerMethod", Vec::new(), &answer))["request"].is_null());
     }
 }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use nri_adaptation::{Creation, MergeError, Merged, Rights};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::chain::RuleScope;
@@ -49,6 +50,32 @@ pub(super) struct RecordedPlugins {
     hidden: Vec<String>,
     /// The replies, in the order in which the plugins were asked.
     answers: Vec<(String, api::CreateContainerResponse)>,
+}
+
+/// A line of a recording: a call, or the decision about one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RecordedLine {
+    at: i64,
+    call: String,
+    /// A number in each line of the daemon; a script may have any other value.
+    id: Value,
+    engine: Option<String>,
+    proven: Option<bool>,
+    request: Value,
+    /// The number of the call.
+    decision: Option<u64>,
+    connected: Vec<String>,
+    hidden: Vec<String>,
+    answers: Vec<RecordedAnswer>,
+    allocations: Option<PodAllocations>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RecordedAnswer {
+    plugin: String,
+    reply: Value,
 }
 
 /// A configuration's decisions about one creation, as texts, by subject: the container, a field, a
@@ -403,25 +430,23 @@ pub(crate) fn manifest(
 /// Fails when the file cannot be read, or lacks facts on which a decision depends.
 pub(crate) fn recording(file: &Path, (before, after): (&Config, &Config)) -> Result<Compared> {
     let judges = (Judge::new(before, &[]), Judge::new(after, &[]));
-    let mut calls: BTreeMap<u64, Value> = BTreeMap::new();
+    let mut calls: BTreeMap<u64, RecordedLine> = BTreeMap::new();
     let mut comparison = Comparison::default();
     let mut script = super::script::open(Some(file))?;
     for number in 1.. {
         let place = || format!("{}, line {number}", file.display());
         let Some(line) = super::script::next_line(&mut script).doing(place)? else { break };
-        let line: Value =
+        let line: RecordedLine =
             serde_json::from_slice(&line).map_err(|error| Error::json(&error)).doing(place)?;
-        if line["call"] == "CreateContainer" {
-            let known = line["engine"].is_string() && line["proven"].is_boolean();
-            let id = line["id"].as_u64().filter(|_| known);
+        if line.call == "CreateContainer" {
+            let is_known = line.engine.is_some() && line.proven.is_some();
+            let id = line.id.as_u64().filter(|_| is_known);
             calls.insert(
                 id.ok_or_else(|| lacks(file, "the engine of pods and answers of plugins"))?,
                 line,
             );
-        } else if let Some(id) = line["decision"].as_u64()
-            && let Some(call) = calls.remove(&id)
-        {
-            let creation = recorded(&call, &line).map_err(|why| Error::new(why).doing(place()))?;
+        } else if let Some(call) = line.decision.and_then(|id| calls.remove(&id)) {
+            let creation = recorded(&call, line).map_err(|why| Error::new(why).doing(place()))?;
             comparison.add(&creation, &judges.0, Some(&judges.1));
         }
     }
@@ -437,34 +462,23 @@ fn lacks(file: &Path, what: &str) -> Error {
 }
 
 /// Reads a creation from the lines of its call and of its decision.
-fn recorded(call: &Value, decision: &Value) -> Judged<JudgedCreation> {
-    let request: api::CreateContainerRequest = read(&call["request"])?;
-    let names = |list: &Value| -> Vec<String> {
-        let names = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-        names.map(str::to_owned).collect()
-    };
-    let mut answers = Vec::new();
-    for answer in decision["answers"].as_array().into_iter().flatten() {
-        if !answer["reply"].is_null() {
-            let plugin = answer["plugin"].as_str().unwrap_or_default().to_owned();
-            answers.push((plugin, read(&answer["reply"])?));
-        }
-    }
-    let allocations: Option<PodAllocations> =
-        serde_json::from_value(decision["allocations"].clone())
-            .map_err(|error| error.to_string())?;
+fn recorded(call: &RecordedLine, decision: RecordedLine) -> Judged<JudgedCreation> {
+    let request: api::CreateContainerRequest = read(&call.request)?;
+    let answers = decision.answers.iter().filter(|answer| !answer.reply.is_null());
+    let answers = answers.map(|answer| Ok((answer.plugin.clone(), read(&answer.reply)?)));
+    let answers = answers.collect::<Judged<_>>()?;
     let pod = request.pod.unwrap_or_default();
-    let engine = call["engine"].as_str().unwrap_or_default();
-    let ruled = RuledPod::of(&pod, engine, call["proven"] != true);
+    let engine = call.engine.as_deref().unwrap_or_default();
+    let ruled = RuledPod::of(&pod, engine, call.proven != Some(true));
     Ok(JudgedCreation {
-        at: call["at"].as_i64().unwrap_or_default(),
+        at: call.at,
         pod,
         container: request.container.unwrap_or_default(),
         ruled,
-        allocations: allocations.map(Allocations::Listed).unwrap_or_default(),
+        allocations: decision.allocations.map(Allocations::Listed).unwrap_or_default(),
         recorded: Some(RecordedPlugins {
-            connected: names(&decision["connected"]),
-            hidden: names(&decision["hidden"]),
+            connected: decision.connected,
+            hidden: decision.hidden,
             answers,
         }),
     })
@@ -497,9 +511,10 @@ mod tests {
             api::CreateContainerResponse { adjust: Some(adjust).into(), ..Default::default() };
         let call = json!({"call": "CreateContainer", "id": id, "engine": engine, "proven": true,
             "request": show(&request)});
-        let decision = json!({"decision": id, "connected": ["10-a"], "hidden": [],
+        let decision = json!({"decision": id, "connected": ["10-a"], "hidden": [], "later": 1,
             "answers": [{"plugin": "10-a", "reply": show(&answer)}], "allocations": allocations});
-        format!("{call}\n{decision}\n")
+        let of_script = json!({"id": {"any": "value"}, "wait": {"gone": ["10-a"]}});
+        format!("{call}\n{of_script}\n{decision}\n")
     }
 
     fn compared(lines: &str, before: &Config, after: &Config) -> Value {

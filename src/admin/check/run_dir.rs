@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use serde::Deserialize;
+
 use super::{Daemon, Finding, finding, warning};
 use crate::admin::resident::holder;
 use crate::config::Config;
@@ -160,6 +162,16 @@ fn locked(config: &Config, running: &Daemon) -> Option<Finding> {
     Some(finding("daemon", false, detail, &hint))
 }
 
+/// The members that the notes of all wrappers have.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WrapperNote {
+    at: i64,
+    verb: String,
+    id: Option<String>,
+    why: String,
+}
+
 /// Reports the notes that wrappers left in this subdirectory of the run directory.
 fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Finding> {
     let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
@@ -169,16 +181,15 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
         .collect();
     notes.sort_unstable();
     let last = files::read_own(notes.last()?, limits::OWN_FILE).unwrap_or_default();
-    let last: serde_json::Value = serde_json::from_slice(&last).unwrap_or_default();
-    let text = |key: &str| quoted(last[key].as_str().unwrap_or_default());
-    let ago = age(last["at"].as_i64().unwrap_or_default(), SystemTime::now());
+    let last: WrapperNote = serde_json::from_slice(&last).unwrap_or_default();
+    let ago = age(last.at, SystemTime::now());
     let dropped = files::read_count(&config.run_dir.join(folder).join(DROPPED_NOTES));
     let detail = format!(
         "{} {what}; the last, {ago} ago: {} {}: {}",
         counted(notes.len() + dropped.unwrap_or(0), "command"),
-        text("verb"),
-        short_id(&text("id")),
-        text("why")
+        quoted(&last.verb),
+        short_id(&quoted(last.id.as_deref().unwrap_or_default())),
+        quoted(&last.why)
     );
     let lost = dropped.map(|count| {
         format!("; {count} of them left no note: their updates of resources stay unknown")

@@ -4,8 +4,6 @@
 
 use std::ffi::OsString;
 
-use serde_json::Value;
-
 use super::distribution::{self, Distribution};
 use super::docker::{DOCKER as DOCKER_FILE, ISULAD as ISULAD_FILE};
 use super::engine::{Engine, option_for, pods};
@@ -14,6 +12,7 @@ use super::nri_decision::NriSetting;
 use super::plan::{EngineFile, Plan, Registration, Texts};
 use super::root::Root;
 use super::running::{OF_CONMON, first_process, flag, path_of};
+use super::users::ContainerRecord;
 use super::{containerd, crio, docker, own_nri, podman, running, users};
 use crate::engine::{Dockerd, EngineKind};
 use crate::error::{Error, Result};
@@ -56,7 +55,7 @@ pub(super) struct EngineRow {
     /// Lists the containers for which the engine recorded the registration, each by its ID.
     pub(super) containers: fn(&Root, &Ledger) -> Vec<String>,
     /// Whether the engine never calls nri-runc again for the container of the daemon's `record`.
-    pub(super) is_given_up: fn(&Root, &Ledger, record: &Value) -> bool,
+    pub(super) is_given_up: fn(&Root, &Ledger, &ContainerRecord) -> bool,
 }
 
 impl EngineRow {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use super::engine::Engine;
 use super::ledger::Ledger;
@@ -23,7 +23,7 @@ pub(super) fn list(engine: Engine, ledger: &Ledger, root: &Root, config: &Config
     let mut ids: BTreeSet<String> = recorded(row.kinds, root, config)
         .into_iter()
         .filter(|record| !(row.is_given_up)(root, ledger, record))
-        .filter_map(|record| Some(record["key"]["id"].as_str()?.to_owned()))
+        .filter_map(|record| record.key.id)
         .collect();
     ids.extend((row.containers)(root, ledger));
     ids.into_iter().collect()
@@ -48,19 +48,40 @@ fn last_part(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
+/// The members of a container's record that show whether it may still need nri-runc. The daemon's type
+/// needs all members of its version, but a record of another version must not be overlooked.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ContainerRecord {
+    key: RecordKey,
+    engine: String,
+    state: String,
+    is_deleted: bool,
+    /// With `nri.scope = "node"`, there are records of containers that the plain runtime made, for
+    /// which nri-runc is not called.
+    by_plain_runtime: bool,
+    bundle: Option<String>,
+    init_pid: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct RecordKey {
+    root: Option<String>,
+    id: Option<String>,
+}
+
 /// Returns the daemon's records of these engines' containers that may still need nri-runc.
-fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
+fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<ContainerRecord> {
     let folder = config.run_dir.join("state/containers");
     let records = root.entries(&folder.to_string_lossy());
     let records = records.iter().map(|path| root.json(path));
+    let records = records.filter_map(|record| ContainerRecord::deserialize(record).ok());
     let ours = records.filter(|record| {
-        let is_there = record["state"] != "removed" && record["is_deleted"] != true;
-        // With `nri.scope = "node"`, the records include containers that the plain runtime made,
-        // for which nri-runc is not called.
-        let is_called_for = record["by_plain_runtime"] != true;
-        is_there
-            && is_called_for
-            && kinds.iter().any(|kind| record["engine"] == *kind)
+        record.state != "removed"
+            && !record.is_deleted
+            && !record.by_plain_runtime
+            && kinds.contains(&record.engine.as_str())
             && !is_lost(root, record)
     });
     ours.collect()
@@ -68,26 +89,29 @@ fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<Value> {
 
 /// Whether a record's process is gone. A pod cannot see the node's processes, so there it is
 /// assumed alive.
-fn has_ended(root: &Root, record: &Value) -> bool {
-    let process = record["init_pid"].as_u64().map(|pid| format!("/proc/{pid}"));
+fn has_ended(root: &Root, record: &ContainerRecord) -> bool {
+    let process = record.init_pid.map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))
 }
 
 /// Whether Docker has removed a container although the runtime failed to delete it: Docker never
 /// calls nri-runc for it again.
-pub(super) fn is_given_up_by_docker(root: &Root, ledger: &Ledger, record: &Value) -> bool {
+pub(super) fn is_given_up_by_docker(
+    root: &Root,
+    ledger: &Ledger,
+    record: &ContainerRecord,
+) -> bool {
     let home = dockers_containers(root, ledger);
-    let id = record["key"]["id"].as_str().unwrap_or_default();
+    let id = record.key.id.as_deref().unwrap_or_default();
     has_ended(root, record) && root.has(&home) && root.is_absent(&format!("{home}/{id}"))
 }
 
 /// Whether a record's container is gone. Its bundle must be missing, so that no engine can call
 /// nri-runc for it, and either its process has ended or the runtime does not know it. A bundle on
 /// an unmounted file system is not missing.
-fn is_lost(root: &Root, record: &Value) -> bool {
-    let (Some(bundle), Some(of_runtime), Some(id)) =
-        (record["bundle"].as_str(), record["key"]["root"].as_str(), record["key"]["id"].as_str())
-    else {
+fn is_lost(root: &Root, record: &ContainerRecord) -> bool {
+    let RecordKey { root: Some(of_runtime), id: Some(id) } = &record.key else { return false };
+    let Some(bundle) = &record.bundle else {
         return false;
     };
     let is_absent = |path: &str| {
@@ -235,6 +259,30 @@ mod tests {
         let elsewhere = "[storage]\ngraphroot = \"/srv/images\"\n";
         assert_eq!(named("nri-runc", "/x", elsewhere, "srv/images/libpod/bolt_state.db"), 39);
         assert_eq!(named("other", "nri-runc", "", usual), 39, "it may be named by its path");
+    }
+
+    #[test]
+    fn records_of_other_versions_still_count_as_users() {
+        let temp = tempfile::tempdir().unwrap();
+        let records = [
+            ("a", r#"{"key": {"id": "a"}, "engine": "e", "later": {"b": [1]}}"#),
+            ("b", r#"{"key": {"id": "b"}, "engine": "e", "state": "removed"}"#),
+            ("c", r#"{"key": {"id": "c"}, "engine": "e", "by_plain_runtime": true}"#),
+            ("d", r#"{"key": {"id": "d"}, "engine": "other"}"#),
+            ("e", "no JSON"),
+        ];
+        for (name, record) in records {
+            let folder = temp.path().join("run/state/containers");
+            std::fs::create_dir_all(&folder).unwrap();
+            crate::files::replace(&folder.join(name), record.as_bytes()).unwrap();
+        }
+        let root = Root::confined(temp.path()).unwrap();
+        let config = Config { run_dir: "/run".into(), ..Config::default() };
+        let found = recorded(&["e"], &root, &config);
+        assert_eq!(
+            found.iter().map(|record| &record.key.id).collect::<Vec<_>>(),
+            [&Some("a".to_owned())]
+        );
     }
 
     #[test]

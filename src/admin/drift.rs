@@ -2,11 +2,9 @@
 //! `drift`: values of plugins and injections that are not in force in the kernel. It changes
 //! nothing; the daemon reads the files.
 
-use std::time::Duration;
-
 use clap::Args;
 
-use super::ask_within;
+use super::ask;
 use super::exit::{DONE, FOUND};
 use super::output::{Answer, Format, PlainOutput, complain, tell};
 use super::show::{or_dash, table};
@@ -14,9 +12,6 @@ use crate::answers::{AdminRequest, DriftAnswer, DriftRow};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::text::{printable, short_id};
-
-/// Time limit for the daemon's response: it may read files of all containers first.
-const DRIFT_WAIT: Duration = Duration::from_secs(60);
 
 /// `drift`.
 #[derive(Debug, Args)]
@@ -30,7 +25,7 @@ pub(super) struct Drift {
 /// Prints the values that differ. Values that could not be compared go to standard error.
 pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u8> {
     let request = AdminRequest::Drift { id: wanted.id.clone() };
-    let answer: DriftAnswer = ask_within(config, &request, DRIFT_WAIT)?;
+    let answer: DriftAnswer = ask(config, &request)?;
     let code = code(&answer);
     if code.is_ok() {
         tell(format, &answer.drift)?;

@@ -129,7 +129,7 @@ enum StreamEnd {
 
 /// Opens the stream of events. Replaces `0` or `now` in `since` with a cursor, so that a
 /// reconnection before the first event misses nothing.
-fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
+pub(super) fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let request = AdminRequest::Events { since: since.clone(), follow: true };
     let (answer, stream) = wrapper::admin_stream(config, &request)?;
     stream.set_read_timeout(None)?;

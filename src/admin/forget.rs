@@ -2,19 +2,14 @@
 //! `forget`: drops the record of a container or pod that no engine has. The daemon checks
 //! that, and notifies plugins.
 
-use std::time::Duration;
-
 use clap::Args;
 
-use super::ask_within;
+use super::ask;
 use super::output::{Answer, Format, PlainOutput, tell};
 use crate::answers::{AdminRequest, Forgotten};
 use crate::config::Config;
 use crate::error::Result;
 use crate::text::printable;
-
-/// Time limit for the daemon's response: it notifies plugins first, which may be slow.
-const FORGET_WAIT: Duration = Duration::from_secs(60);
 
 /// `forget`.
 #[derive(Debug, Args)]
@@ -31,7 +26,7 @@ pub(super) struct Forget {
 /// Requests the daemon to drop the record, and prints what was dropped.
 pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result<u8> {
     let request = AdminRequest::Forget { id: forget.id.clone(), force: forget.force };
-    tell(format, &ask_within::<Forgotten>(config, &request, FORGET_WAIT)?)
+    tell(format, &ask::<Forgotten>(config, &request)?)
 }
 
 impl Answer for Forgotten {

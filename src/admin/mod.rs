@@ -42,7 +42,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::builder::Resettable;
 use clap::error::ErrorKind;
@@ -430,20 +429,7 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 /// Fails if no daemon runs, or it refuses or does not answer in time, or answers in the form of
 /// another version.
 fn ask<T: DeserializeOwned>(config: &Config, request: &AdminRequest) -> Result<T> {
-    read(&wrapper::admin(config, request)?)
-}
-
-/// Asks the daemon like [`ask`], with another time limit.
-fn ask_within<T: DeserializeOwned>(
-    config: &Config,
-    request: &AdminRequest,
-    wait: Duration,
-) -> Result<T> {
-    read(&wrapper::admin_within(config, request, wait)?)
-}
-
-fn read<T: DeserializeOwned>(answer: &str) -> Result<T> {
-    serde_json::from_str(answer).map_err(|error| {
+    serde_json::from_str(&wrapper::admin(config, request)?).map_err(|error| {
         let error = Error::new(format!("the daemon's answer cannot be read: {error}"));
         error.hint("the running daemon has another version: nri-runc nri reexec")
     })

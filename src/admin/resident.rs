@@ -27,9 +27,6 @@ use super::systemd::{self, Unit};
 /// Time limit for the daemon's exit: it finishes requests in flight first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
-/// Time limit of a re-execution: the daemon finishes handshakes and requests in flight first.
-const REEXEC_WAIT: Duration = Duration::from_secs(60);
-
 /// Time limit for a daemon that is starting or exiting.
 const CHANGE_WAIT: Duration = Duration::from_secs(5);
 
@@ -359,7 +356,7 @@ pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
         return Ok(Reexecution::None { reexecuted: false, pid: None });
     }
     let before = super::ask_status(config).unwrap_or_default();
-    let reexec = super::ask_within(config, &AdminRequest::Reexec, REEXEC_WAIT)
+    let reexec = super::ask(config, &AdminRequest::Reexec)
         .map_err(|error| without_answer(config, &before, error))?;
     Ok(Reexecution::Done { reexec, reexecuted: true })
 }

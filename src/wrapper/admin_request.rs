@@ -15,33 +15,31 @@ use crate::link::{DaemonResponse, WrapperRequest};
 use super::connection::{check_peer, dial, exited, receive, send_whole};
 use super::request::link_protocol;
 
-/// Time limit for the daemon to re-execute, which it does once its requests are answered.
-const REPLACEMENT_WAIT: Duration = Duration::from_secs(60);
-
-/// Time limit for the daemon's response to an admin verb.
+/// Time limit for the daemon's response.
 const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
+
+/// Time limit for a response that takes long; the daemon sends heartbeats meanwhile.
+const SLOW_RESPONSE_WAIT: Duration = Duration::from_secs(60);
+
+/// Returns the time limit of a request. `forget` notifies plugins, `drift` reads files of all
+/// containers, and a re-execution finishes requests in flight first.
+fn time_limit(request: &AdminRequest) -> Duration {
+    use AdminRequest as R;
+    let is_slow = matches!(request, R::Forget { .. } | R::Drift { .. } | R::Reexec);
+    if is_slow { SLOW_RESPONSE_WAIT } else { ADMIN_RESPONSE_WAIT }
+}
 
 /// Sends the running daemon a request and returns its response (JSON).
 ///
 /// # Errors
 /// Fails when no daemon listens (none is started), or it refuses or does not answer in time.
 pub(crate) fn admin(config: &Config, request: &AdminRequest) -> Result<String> {
-    admin_within(config, request, ADMIN_RESPONSE_WAIT)
+    admin_stream(config, request).map(|(json, _ended)| json)
 }
 
-/// Like [`admin`], with another time limit; the daemon sends heartbeats meanwhile.
-///
-/// # Errors
-/// As [`admin`].
-pub(crate) fn admin_within(
-    config: &Config,
-    request: &AdminRequest,
-    wait: Duration,
-) -> Result<String> {
-    ask(config, request, wait).map(|(json, _ended)| json)
-}
-
-/// Like [`admin`], for a request that the daemon answers with a response and then with lines.
+/// Like [`admin`], for a request that the daemon answers with a response and then with lines. Asks in
+/// the daemon's version of the protocol: requests have the same form in every version, except that
+/// since 0.1.0 answers above 1 MiB come in parts.
 ///
 /// # Errors
 /// As [`admin`].
@@ -49,7 +47,16 @@ pub(crate) fn admin_stream(
     config: &Config,
     request: &AdminRequest,
 ) -> Result<(String, UnixStream)> {
-    ask(config, request, ADMIN_RESPONSE_WAIT)
+    let (own, wait) = (link_protocol(config), time_limit(request));
+    match ask(config, own, request, wait)? {
+        (Reply::Answer(answer), stream) => Ok((answer, stream)),
+        (Reply::Speaks(protocol), _) => match ask(config, protocol, request, wait)? {
+            (Reply::Answer(answer), stream) => Ok((answer, stream)),
+            (Reply::Speaks(other), _) => Err(Error::new(format!(
+                "the daemon speaks protocol {other}, but this nri-runc speaks {own}"
+            ))),
+        },
+    }
 }
 
 /// Makes a daemon that speaks the older `protocol` execute the program at its path.
@@ -57,27 +64,12 @@ pub(crate) fn admin_stream(
 /// # Errors
 /// Fails when the daemon refuses, or does not answer in time.
 pub(super) fn replace_daemon(config: &Config, protocol: u32, deadline: Instant) -> Result<()> {
-    let wait = deadline.saturating_duration_since(Instant::now()).min(REPLACEMENT_WAIT);
-    match ask_in(config, protocol, &AdminRequest::Reexec, wait) {
+    let wait = deadline.saturating_duration_since(Instant::now()).min(SLOW_RESPONSE_WAIT);
+    match ask(config, protocol, &AdminRequest::Reexec, wait) {
         Ok(_) => Ok(()),
         // Another wrapper made the same request earlier, and the new program does not serve this connection.
         Err(error) if error.daemon() == DaemonSeen::Exited => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-/// Asks in the daemon's version of the protocol: admin verbs have the same form in every version,
-/// except that since 0.1.0 answers above 1 MiB come in parts.
-fn ask(config: &Config, request: &AdminRequest, wait: Duration) -> Result<(String, UnixStream)> {
-    let own = link_protocol(config);
-    match ask_in(config, own, request, wait)? {
-        (Reply::Answer(answer), stream) => Ok((answer, stream)),
-        (Reply::Speaks(protocol), _) => match ask_in(config, protocol, request, wait)? {
-            (Reply::Answer(answer), stream) => Ok((answer, stream)),
-            (Reply::Speaks(other), _) => Err(Error::new(format!(
-                "the daemon speaks protocol {other}, but this nri-runc speaks {own}"
-            ))),
-        },
     }
 }
 
@@ -89,7 +81,7 @@ pub(crate) fn has_ended(error: &Error) -> bool {
 /// Returns the protocols of the daemon and of this program, if the daemon does not know this program's.
 pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     let own = link_protocol(config);
-    match ask_in(config, own, &AdminRequest::Status, ADMIN_RESPONSE_WAIT).ok()? {
+    match ask(config, own, &AdminRequest::Status, ADMIN_RESPONSE_WAIT).ok()? {
         (Reply::Speaks(theirs), _) => Some((theirs, own)),
         (Reply::Answer(_), _) => None,
     }
@@ -102,7 +94,7 @@ enum Reply {
     Speaks(u32),
 }
 
-fn ask_in(
+fn ask(
     config: &Config,
     protocol: u32,
     request: &AdminRequest,

@@ -29,7 +29,7 @@ mod update;
 use std::convert::Infallible;
 use std::ffi::OsString;
 
-pub(crate) use admin_request::{admin, admin_stream, admin_within, has_ended, other_protocol};
+pub(crate) use admin_request::{admin, admin_stream, has_ended, other_protocol};
 pub(crate) use connection::{is_listening, is_silent};
 pub(crate) use hook::hook;
 pub use later::process_in;

@@ -24,18 +24,16 @@ use super::log;
 use super::pod_events::PodEvents;
 use super::program::node_configuration;
 use crate::admin::watch::whole_lines;
-use crate::answers::{AdminRequest, EventsBegin, Status};
+use crate::admin::{ask_status, events};
+use crate::answers::Status;
 use crate::audit::LoggedLine;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::wrapper;
 
 /// Interval at which the daemon is asked for its required plugins, and of attempts to connect to
 /// it.
 const POLL: Duration = Duration::from_secs(5);
-/// Time limit for the daemon's response.
-const STATUS_WAIT: Duration = Duration::from_secs(5);
 /// Time limit of one request to the API server.
 const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for removing conditions and taints when the pod ends: kubelet waits 30 s before it
@@ -291,13 +289,7 @@ impl DaemonFeed {
         self.tried = Some(Instant::now());
         self.unfinished.clear();
         let Ok(loaded) = node_configuration(&self.folder) else { return };
-        let request = AdminRequest::Events { since: self.since.clone(), follow: true };
-        let Ok((answer, stream)) = wrapper::admin_stream(&loaded.config, &request) else { return };
-        let answer: EventsBegin = serde_json::from_str(&answer).unwrap_or_default();
-        if self.since == "0" && !answer.cursor.is_empty() {
-            self.since = answer.cursor;
-        }
-        self.stream = Some(stream);
+        self.stream = events::open(&loaded.config, &mut self.since).ok();
     }
 
     /// Waits up to `within` for events, and returns the new ones. If `reads` is false, they stay in
@@ -340,8 +332,7 @@ impl DaemonFeed {
     /// Returns the status of the daemon, if it answers.
     fn status(&self) -> Option<Status> {
         let config = node_configuration(&self.folder).ok()?.config;
-        let status = wrapper::admin_within(&config, &AdminRequest::Status, STATUS_WAIT).ok()?;
-        serde_json::from_str(&status).ok()
+        ask_status(&config).ok()
     }
 }
 

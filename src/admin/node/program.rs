@@ -3,7 +3,6 @@
 //! use both in place: plugins stay connected.
 
 use std::path::Path;
-use std::time::Duration;
 
 use super::log;
 use super::record::NodeRecord;
@@ -17,9 +16,6 @@ use crate::wrapper;
 
 /// Path on the node for the configuration of `--node-config`.
 pub(super) const CONFIGURATION: &str = "/etc/nri-runc/config.d/40-node.toml";
-
-/// Time limit of a re-execution (the daemon finishes requests in flight first), or of a reload.
-const REEXEC_WAIT: Duration = Duration::from_secs(60);
 
 /// Puts this program on the node; returns whether the file changed.
 pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bool> {
@@ -97,7 +93,7 @@ pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool
         true => (AdminRequest::Reexec, "the daemon runs the new program; plugins stayed connected"),
         false => (AdminRequest::Reload { dry_run: false }, "the daemon has read its configuration"),
     };
-    match wrapper::admin_within(config, &request, REEXEC_WAIT) {
+    match wrapper::admin(config, &request) {
         Ok(_document) => log(done),
         Err(error) => log(&format!("the daemon goes on as before: {error}")),
     }

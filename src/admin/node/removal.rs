@@ -10,8 +10,9 @@ use super::program::node_configuration;
 use super::record::NodeRecord;
 use super::setup::{NodeSetup, show_changes};
 use super::signals::EndSignals;
+use crate::admin::ask_status;
 use crate::admin::install::Outcome;
-use crate::answers::{AdminRequest, Status};
+use crate::answers::AdminRequest;
 use crate::config::Config;
 use crate::error::{Context, Error, Result};
 use crate::text::counted;
@@ -99,9 +100,7 @@ fn end_daemon(config: &Config) -> Result<bool> {
     if !wrapper::is_listening(config) {
         return Ok(true);
     }
-    let status = wrapper::admin(config, &AdminRequest::Status)?;
-    let status: Status = serde_json::from_str(&status).unwrap_or_default();
-    if status.supervisor.as_deref() == Some("systemd") {
+    if ask_status(config)?.supervisor.as_deref() == Some("systemd") {
         log("the daemon is left to systemd, which runs it");
         return Ok(false);
     }

@@ -5,6 +5,7 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
+use crate::answers::{Reexec, Reloaded};
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest, Requests};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::process::subreaper::StandIn;
@@ -41,8 +42,8 @@ impl Drop for ActiveWork {
 #[derive(Default)]
 pub(crate) struct OwnProcess {
     pub(crate) started_with: OnceCell<StartedWith>,
-    pub(crate) reloads: Requests<ReloadRequest>,
-    pub(crate) reexecs: Requests<ReexecRequest>,
+    pub(crate) reloads: Requests<ReloadRequest, Reloaded>,
+    pub(crate) reexecs: Requests<ReexecRequest, Reexec>,
     /// Work in progress outside the lanes, which a re-execution awaits.
     pub(crate) activity: Activity,
     /// The process between the daemon and a subreaper above it.

@@ -8,19 +8,13 @@ use std::os::fd::RawFd;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
-use crate::answers::{Reexec, Reloaded};
 use crate::error::{Error, Result};
 
 /// A request that is answered once.
 #[derive(Debug)]
-pub(crate) struct Request<T: Asked> {
+pub(crate) struct Request<T, A> {
     pub(crate) what: T,
-    pub(crate) answer: oneshot::Sender<Result<T::Answer>>,
-}
-
-/// A kind of request.
-pub(crate) trait Asked {
-    type Answer;
+    pub(crate) answer: oneshot::Sender<Result<A>>,
 }
 
 /// A request to reload the configuration.
@@ -30,10 +24,6 @@ pub(crate) struct ReloadRequest {
     pub(crate) is_dry: bool,
 }
 
-impl Asked for ReloadRequest {
-    type Answer = Reloaded;
-}
-
 /// A request to execute the program that now lies at the daemon's path.
 #[derive(Debug)]
 pub(crate) struct ReexecRequest {
@@ -41,30 +31,26 @@ pub(crate) struct ReexecRequest {
     pub(crate) descriptor: RawFd,
 }
 
-impl Asked for ReexecRequest {
-    type Answer = Reexec;
-}
-
 /// Requests of one kind; the receiving end is taken once.
 #[derive(Debug)]
-pub(crate) struct Requests<T: Asked> {
-    sender: UnboundedSender<Request<T>>,
-    receiver: RefCell<Option<UnboundedReceiver<Request<T>>>>,
+pub(crate) struct Requests<T, A> {
+    sender: UnboundedSender<Request<T, A>>,
+    receiver: RefCell<Option<UnboundedReceiver<Request<T, A>>>>,
 }
 
-impl<T: Asked> Default for Requests<T> {
+impl<T, A> Default for Requests<T, A> {
     fn default() -> Self {
         let (sender, receiver) = unbounded_channel();
         Self { sender, receiver: RefCell::new(Some(receiver)) }
     }
 }
 
-impl<T: Asked> Requests<T> {
+impl<T, A> Requests<T, A> {
     /// Sends a request and waits for its outcome.
     ///
     /// # Errors
     /// Fails when nothing was changed, with the reason, or when the daemon is stopping.
-    pub(crate) async fn ask(&self, what: T) -> Result<T::Answer> {
+    pub(crate) async fn ask(&self, what: T) -> Result<A> {
         let ending = || Error::new("the daemon is stopping");
         let (answer, outcome) = oneshot::channel();
         self.sender.send(Request { what, answer }).map_err(|_ended| ending())?;
@@ -72,7 +58,7 @@ impl<T: Asked> Requests<T> {
     }
 
     /// Returns the receiving end; `None` on a second call.
-    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T>>> {
+    pub(crate) fn receive(&self) -> Option<UnboundedReceiver<Request<T, A>>> {
         self.receiver.borrow_mut().take()
     }
 }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::answers::Unseen;
 use crate::config::{Config, Scope};
 use crate::daemon::lifecycle::{notify, removal, state};
 use crate::daemon::pods::{life, own_process};
@@ -460,15 +461,15 @@ async fn leave_out(daemon: &Rc<Daemon>) -> bool {
     !all.is_empty()
 }
 
-/// Returns the number of containers of the plain runtime that plugins do not receive, for `check`.
+/// Counts the containers of the plain runtime that plugins do not receive, for `check`.
 ///
 /// # Errors
 /// Fails when the state directories cannot be read.
-pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<usize> {
+pub(crate) async fn unseen(daemon: &Rc<Daemon>) -> Result<Unseen> {
     let (unknown, host) = (unknown_folders(daemon).await?, daemon.host.clone());
     let count = move || {
         let lives = |key: &&ContainerKey| rediscover::lives(&host, key);
-        Ok(unknown.iter().filter(lives).count())
+        Ok(Unseen { count: unknown.iter().filter(lives).count() })
     };
     daemon.off_loop(ROOTS, count).await
 }

@@ -104,7 +104,7 @@ impl Reexec<'_> {
     pub(crate) async fn serve(&self, mut signalled: Signal) {
         let Some(mut requests) = self.daemon.process.reexecs.receive() else { return };
         loop {
-            let mut asked: Vec<Request<ReexecRequest>> = Vec::new();
+            let mut asked: Vec<Request<ReexecRequest, _>> = Vec::new();
             tokio::select! {
                 _ = signalled.recv() => {}
                 Some(request) = requests.recv() => asked.push(request),

@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::answers::{
     AdminRequest, AuditCounts, ContainerRow, DriftAnswer, MetricsText, Noted, OutdatedPlugin,
-    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, Stopping, TopAnswer, Unseen,
+    PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, Stopping, TopAnswer,
 };
 use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
@@ -82,7 +82,7 @@ pub(crate) async fn serve(
         }
         R::Forget { id, force } => slow(stream, lost::forget(daemon, &id, force)).await,
         R::Drift { id } => slow(stream, drift(daemon, id.as_deref())).await,
-        R::Unseen => slow(stream, unseen(daemon)).await,
+        R::Unseen => slow(stream, node_scope::unseen(daemon)).await,
         R::Recent => slow(stream, recent::show_all(daemon.report.flight.calls())).await,
         R::Status => to_json(Ok(status(daemon))),
         R::Plugins => to_json(Ok(daemon.registry.rows())),
@@ -154,10 +154,6 @@ async fn send_pods(
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
-}
-
-async fn unseen(daemon: &Rc<Daemon>) -> Result<Unseen> {
-    node_scope::unseen(daemon).await.map(|count| Unseen { count })
 }
 
 fn status(daemon: &Daemon) -> Status {

@@ -15,7 +15,7 @@ use crate::rights::{Forbidden, Rights, RuleNote};
 /// The reason why a plugin's reply was refused. A refused reply is not applied at all.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// Another plugin owns the field.
+    /// Another plugin owns the field, or the reply sets it twice.
     #[error(transparent)]
     Conflict(#[from] Conflict),
     /// The plugin updated the container being created, which it may only adjust.

@@ -2,9 +2,9 @@
 //! Merges entries that are set and removed by name: mounts, variables, devices, namespaces; and
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
-//! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container. Within one reply all removals are applied first, wherever they are in the list. In
+//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and,
+//! unless the entry is set again, leaves its mark in the combined adjustment, so that the entry is
+//! also removed from the original container. Within one reply all removals are applied first, wherever they are in the list. In
 //! the container that the next plugin receives, only maps are changed here; the caller changes
 //! lists.
 
@@ -91,8 +91,8 @@ impl<T> ListChange<T> {
 /// removals first.
 ///
 /// NRI: for variables and devices the reference loses the mark, so an original value cannot be
-/// removed (BUG-01, BUG-02); namespaces cannot be overridden (BUG-06). Here all four lists behave
-/// the same.
+/// removed (BUG-01, BUG-02); namespaces cannot be overridden (BUG-06). Here, entries of all four
+/// lists can be removed and overridden.
 pub(crate) fn merge_list<T: Listed>(
     claims: &mut FieldClaims<'_>,
     given: &[T],

@@ -46,7 +46,7 @@ pub struct Creation {
 pub struct Merged {
     /// The adjustment to apply, with removal markers and without empty parts.
     pub adjust: api::ContainerAdjustment,
-    /// The container with all plugins' changes.
+    /// The container with the changes of all plugins and offers.
     pub container: api::Container,
     /// The owners of fields, in this container and in updated ones.
     pub owners: Owners,

@@ -33,7 +33,7 @@ pub struct Yielded {
     pub from: String,
     /// The field, as owner tables name it: `Env[PATH]`.
     pub field: String,
-    /// The plugin or offer that set the field; `None` for the container.
+    /// The plugin or offer that set or removed the field; `None` for the container.
     pub to: Option<String>,
 }
 
@@ -87,7 +87,8 @@ impl Slot {
         }
     }
 
-    /// Returns the plugin that set or removed the value in this container.
+    /// Returns the plugin that set or removed the value in this container; `None` for a device rule,
+    /// which cannot conflict.
     fn plugin_in(&self, owners: &Owners, container: &str) -> Option<String> {
         let Self::Field(field, key) = self else { return None };
         let owner = owners.owner(container, *field, key.as_deref())?;

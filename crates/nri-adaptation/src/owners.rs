@@ -3,7 +3,7 @@
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
 //! conflict, even by the same plugin. Clearing removes a field's owner, and then only the plugin
-//! that cleared may claim it. Hooks accumulate and never conflict. Values are not examined.
+//! that cleared it last may claim it. Hooks accumulate and never conflict. Values are not examined.
 //! Reference: the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
 
 use std::collections::BTreeMap;
@@ -17,8 +17,8 @@ use nri_api as api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// The former value of each slot changed since [`Owners::begin`]; `None` outside of `begin` and
-    /// `commit`.
+    /// The former values of what was claimed since [`Owners::begin`]; `None` after `commit` and
+    /// `roll_back`.
     journal: Option<Vec<Before>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct ContainerOwners {
 pub enum Owner {
     /// Set by this plugin; for hooks by several, separated by commas.
     Set(String),
-    /// Removed by this plugin; no other may set it.
+    /// Removed by this plugin; another can set it only after removing it too.
     Cleared(String),
     /// Removed by this plugin only from the original container: any plugin may set it again. NRI:
     /// the reference then has no owner, so the plugin cannot be named.
@@ -139,7 +139,7 @@ impl Owners {
         Ok(())
     }
 
-    /// Removes the owner of a field; from now on only `plugin` may claim the field.
+    /// Removes the owner of a field; only `plugin` may claim it then, until another plugin clears it.
     pub fn clear(&mut self, container: &str, field: NriField, key: Option<&str>, plugin: &str) {
         let slot = (field, key.map(str::to_owned));
         self.of_mut(container).slots.insert(slot, Owner::Cleared(plugin.to_owned()));

@@ -172,8 +172,8 @@ impl DefaultValidator {
         Ok(missing.into_iter().map(ToOwned::to_owned).collect())
     }
 
-    /// Returns the plugins that any container of this pod may need. An invalid annotation names
-    /// none, because the containers to which it applies are refused.
+    /// Returns the plugins that any container of this pod may need; none if the validator is disabled.
+    /// An invalid annotation names none, because the containers to which it applies are refused.
     pub fn plugins_of_pod(&self, pod: &api::PodSandbox) -> BTreeSet<String> {
         if !self.enable {
             return BTreeSet::new();

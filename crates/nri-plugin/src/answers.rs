@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers as builders: the adjustment of a container that is being created, and updates of others.
-//! Each converts with `into()` to the protocol's message, but only for requests that it may answer.
+//! Answers as builders: the adjustment of a container that is being created, and updates of existing
+//! ones. Each converts with `into()` to the protocol's message, but only for requests that it may answer.
 //! Values are not checked.
 
 use nri_api as api;

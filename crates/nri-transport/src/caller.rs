@@ -416,7 +416,7 @@ pub(crate) struct Answers {
     waiting: PendingCalls,
     /// The beginning of a message.
     bytes: Vec<u8>,
-    /// Remaining bytes of a message that is too large to be read.
+    /// Remaining bytes of a message to skip: it is too large, or not a response.
     surplus: usize,
 }
 

@@ -55,7 +55,7 @@ pub struct Trunk {
 }
 
 impl Trunk {
-    /// Creates an open trunk. Little is read until the peer `is_registered`; a plugin passes true.
+    /// Creates an open trunk. Little is read until the peer `is_registered`.
     pub(crate) fn new(is_registered: bool) -> Self {
         Self {
             reason: watch::Sender::new(None),

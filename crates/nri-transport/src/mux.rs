@@ -181,8 +181,8 @@ enum Inbox {
 }
 
 impl Inbox {
-    /// Waits until a frame of this length can be buffered, then takes it from the received bytes.
-    /// Until then it stays there, so that it can be saved for another program.
+    /// Takes a frame of this length from the received bytes; for a server, waits first until it can
+    /// be buffered. Fails with the length of a request that is too long.
     async fn take(&self, unread: &Unread, length: usize) -> Result<(), usize> {
         match self {
             Self::Stream(incoming, requests) => {

@@ -45,7 +45,7 @@ const STRING_MAPS: [&str; 3] = ["annotations", "sysctl", "unified"];
 const STRING_LISTS: [&str; 7] =
     ["args", "env", "options", "flags", "architectures", "names", "schemata"];
 
-/// Nesting depth beyond which members are skipped; no member of the specification is as deep.
+/// Nesting depth beyond which objects and lists become `null`; no member of the specification is as deep.
 const DEEPEST: usize = 64;
 
 /// Decodes a document like Go; `None` if a strict reader reads the same.
@@ -208,9 +208,9 @@ fn known(name: String) -> String {
 }
 
 /// Adds a member to the object `of`. A repeated member replaces the earlier one, except that
-/// objects outside of maps are merged, and `null` changes neither a string nor `user`. Fails with
-/// the path where Go merges the elements of lists into the earlier elements, and for a repeated
-/// number or boolean that is `null`, because Go removes some of them and keeps others.
+/// objects outside of maps are merged, and `null` changes neither a string nor `user`. Of members that
+/// the program reads, fails with the path of a list whose elements Go merges into the earlier list's,
+/// and of a number or boolean that `null` repeats: Go resets it if its type is a pointer, else keeps it.
 fn put(object: &mut Map<String, Value>, of: &str, key: String, value: Value) -> Result<(), String> {
     let is_whole =
         |element: &Value| !(element.is_null() || element.is_object() || element.is_array());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A JSON document that can be edited without being rewritten.
 //!
-//! Objects are opened one level at a time, and only if a member of them changes. The rest stays a
+//! Objects are opened one level at a time, to read or edit their members. The rest stays a
 //! byte range of the original text and is written back unchanged: blanks, unusual numbers, escapes,
 //! lone surrogates, order of keys, repeated unknown keys. Nothing is guessed: if a key to edit is
 //! repeated, or in another case, Go's decoder would merge what this parser reads as two members, so
@@ -274,7 +274,7 @@ impl<'t> Object<'t> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Returns the range of the original value of `key`, unless it is absent, removed or `null`.
+    /// Returns the range of the original value of `key`, unless it is absent, edited or `null`.
     fn span(&self, key: &str) -> Result<Option<Range<usize>>, DocumentError> {
         let Some(index) = self.find(key)? else { return Ok(None) };
         let member = &self.members[index];
@@ -433,7 +433,7 @@ impl MemberSource<'_, '_> {
 }
 
 impl<'t> Member<'t> {
-    /// Returns the source of this member in the result, unless it is removed.
+    /// Returns the source of this member in the result; `None` if it is removed or still absent.
     fn written(&self) -> Option<MemberSource<'_, 't>> {
         let origin = || {
             let origin = self.origin.as_ref().filter(|_| !self.is_replaced);
@@ -453,7 +453,7 @@ impl<'t> Member<'t> {
 }
 
 /// Decodes a value of the document. A string with a lone surrogate is decoded as in Go; another
-/// value that serde_json cannot represent (nested too deep) becomes a string of its source.
+/// value that serde_json cannot represent (too large or nested too deep) becomes a string of its source.
 pub(crate) fn value_of(raw: &[u8]) -> Value {
     serde_json::from_slice(raw)
         .unwrap_or_else(|_| Value::String(scan::decode(raw).unwrap_or_else(|| scan::lossy(raw))))

@@ -26,7 +26,7 @@ pub(super) struct Flag {
 /// abbreviation such as `--na`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum KnownBy {
-    /// runc and crun; youki too, unless it has a separate table.
+    /// runc and crun, whether or not youki does.
     All,
     Runc,
     Crun,

@@ -12,7 +12,7 @@ use super::flags::{self, Flag, GLOBAL, GLOBAL_ENDS, VERB_ENDS};
 
 /// One part of a command line.
 pub(super) enum CommandPart<'a> {
-    /// A flag of a table; `value` is the next word or the text after `=`.
+    /// A flag of a table; `value` is the next word, or the text after `=` or after a letter.
     Flag { flag: &'static Flag, value: Option<&'a OsStr>, words: Range<usize> },
     /// A plain word of the verb. `may_be_value`: an unlisted flag precedes it.
     Word { word: &'a OsStr, at: usize, may_be_value: bool },

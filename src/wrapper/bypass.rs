@@ -27,7 +27,7 @@ use super::invocation::{BundleDocument, Invocation};
 use super::{marked, protection, refusal, request};
 
 impl Invocation<'_> {
-    /// Continues without the daemon, or fails the verb; `why` names the daemon's failure.
+    /// Continues without the daemon, or fails the verb; `why` names the cause.
     pub(super) fn bypass(&self, why: &str) -> Result<Infallible> {
         self.bypass_update(why, None)
     }

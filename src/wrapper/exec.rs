@@ -77,7 +77,7 @@ impl Invocation<'_> {
 }
 
 impl ProcessDocument {
-    /// Reads the document; `None` if the runtime cannot read it either, or it is too long.
+    /// Reads the document; `None` if the runtime cannot read it either, or it is a file that is too long.
     fn read(flag: &ProcessFlag) -> Result<Option<Self>> {
         let doing = || "reading the process document";
         // A FIFO without a writer blocks here, as it would block the runtime.

@@ -99,7 +99,7 @@ impl<'a> Invocation<'a> {
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 
-    /// Returns "cannot create 4f1c", the start of every failure message of the wrapper.
+    /// Returns the start of this call's failure messages, such as "cannot create 4f1c".
     pub(super) fn doing(&self) -> String {
         doing(self.call)
     }

@@ -69,7 +69,8 @@ pub fn run(argv: &[OsString]) -> u8 {
 }
 
 /// Returns the settings of the user's own daemon, if this process's user is not the host's root and has
-/// one. Fails, before the user's daemon is asked, if root's policy refuses the container.
+/// one. Fails, before the user's daemon is asked, if the call creates a container that root's policy
+/// refuses, or for which these settings are unreadable.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {
@@ -116,7 +117,7 @@ fn become_the_runtime(argv: &[OsString], call: &CommandLine, loaded: Loaded) -> 
         Verb::Create | Verb::Run | Verb::Restore => invocation.create(),
         Verb::Update => invocation.update(),
         Verb::Start => invocation.notify_daemon(),
-        // A `delete` never fails because of the wrapper.
+        // A `delete` never fails because the daemon cannot be notified.
         Verb::Delete => invocation.notify_daemon().or_else(|_| invocation.exec_unchanged()),
         Verb::Kill | Verb::Pause | Verb::Resume | Verb::Exec | Verb::State => {
             invocation.exec_unchanged()

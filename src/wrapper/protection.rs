@@ -4,7 +4,7 @@
 //! sources and rules are the daemon's.
 //!
 //! Only here does the wrapper read the engine's files, and only when it would otherwise refuse a
-//! container. All reads are bounded. This module changes nothing.
+//! container. All reads are bounded. This module writes only the record of a refusal.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use super::refusal::{self, ContainerNames};
 const ENGINE_FILES_WAIT: Duration = Duration::from_secs(2);
 
 /// Refuses the container of `question` if a protection may apply to it, unless its pod is exempt, and
-/// writes a record of the refusal. `why` names the daemon's failure.
+/// writes a record of the refusal. `why` names the cause.
 pub(super) fn refuse_unless_exempt(
     config: &Config,
     call: &CommandLine,
@@ -156,7 +156,7 @@ fn describe(
     })
 }
 
-/// Reads the engine's data about the container, as much as the time limit permits.
+/// Reads the engine's data about the container; fails at the time limit.
 fn look_up(host: &Host, call: &engine::CallerInfo<'_>, spec: &Spec) -> Result<engine::Facts> {
     let doing = || "reading the engine's files";
     let builder = tokio::runtime::Builder::new_current_thread().enable_all().build();

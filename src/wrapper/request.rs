@@ -24,7 +24,7 @@ use super::connection::{
 use super::invocation::Invocation;
 use super::{admin_request, launch};
 
-/// Time limit of each verb for the daemon's verdict (D8).
+/// Time limits of these verbs for the daemon's verdict (D8).
 const DELETE_CAP: Duration = Duration::from_secs(4);
 const UPDATE_CAP: Duration = Duration::from_secs(30);
 const START_CAP: Duration = Duration::from_secs(90);

@@ -127,7 +127,7 @@ macro_rules! notified {
     };
 }
 
-/// Defines the whole service: the notifications from the table, and the other methods as given.
+/// Defines the whole service: the methods of the events in both tables, and the others as given.
 macro_rules! service {
     (
         notify { $($method:ident $name:ident $request:ident $response:ident)* }

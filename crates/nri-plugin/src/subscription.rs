@@ -44,8 +44,8 @@ pub(crate) struct Subscription {
 
 impl Subscription {
     /// Selects the events to subscribe to. If it is unknown whether the runtime knows those of
-    /// [`LATER`], these are all of `wanted`, unless the runtime has just disconnected the plugin
-    /// for such a subscription.
+    /// [`LATER`], selects all of `wanted`, unless the runtime has just disconnected the plugin after
+    /// such a subscription.
     ///
     /// # Errors
     /// Fails if nothing remains, because the protocol treats an empty subscription as all events.

@@ -139,7 +139,7 @@ impl Runtime {
     ///
     /// # Errors
     /// Fails when the identity is not valid, or the plugin refuses to be configured or
-    /// synchronized.
+    /// synchronized, or is too slow.
     pub async fn add(&mut self, id: &str, handler: impl Handler) -> Result<PluginHandle> {
         let plugin = Plugin::new(id, handler)?.socket(self.socket());
         self.start(plugin).await
@@ -161,8 +161,8 @@ impl Runtime {
     /// identity.
     ///
     /// # Errors
-    /// Fails when no plugin connects within half a minute, does not register within another, or
-    /// refuses to be configured or synchronized.
+    /// Fails when no plugin connects within half a minute, or the plugin does not register within
+    /// another, refuses to be configured or synchronized, or is too slow.
     pub async fn accept(&mut self) -> Result<String> {
         let accepted = tokio::time::timeout(CONNECT_TIMEOUT, self.listener.accept()).await;
         let (stream, _address) = accepted.map_err(|_elapsed| "no plugin connected")??;
@@ -390,7 +390,7 @@ impl Runtime {
         Ok(updated)
     }
 
-    /// Stops a container: StopContainer. Returns the plugins' updates of other containers.
+    /// Stops a container: StopContainer. Returns the updates in the plugins' answers.
     ///
     /// # Errors
     /// Fails when the container does not exist, or a plugin returns an error or does not answer.

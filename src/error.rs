@@ -59,7 +59,7 @@ pub(crate) enum DaemonSeen {
     Absent,
     /// The daemon exited during the request.
     Exited,
-    /// The daemon accepted the request and sent nothing, not even a heartbeat.
+    /// The daemon accepted the request and then stopped responding, even with heartbeats.
     Silent,
 }
 

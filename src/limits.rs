@@ -241,8 +241,8 @@ pub(crate) const TRACE_STATE: usize = 512;
 pub(crate) const DRIFTS: usize = 2000;
 /// Containers whose files time out (after 10 s each) before a check of all containers is abandoned.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
-/// Values that are restored within a minute, and those of one container within an hour: another
-/// program may change them again each time.
+/// Restorations within a minute on the node, and within an hour for one container, each of any number
+/// of values: another program may change them again each time.
 pub(crate) const DRIFT_WRITES: usize = 60;
 pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 

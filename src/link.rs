@@ -70,7 +70,7 @@ pub struct WrapperRequest {
     pub protocol: u32,
     /// Program version of the sender, for messages.
     pub version: String,
-    /// The whole argv.
+    /// The argv; of an `exec`, see [`Self::later`].
     pub argv: Vec<OsString>,
     /// Working directory.
     pub cwd: OsString,
@@ -327,7 +327,7 @@ impl WrapperRequest {
     /// Decodes a request from a frame (kind and fields, without the length).
     ///
     /// # Errors
-    /// Fails on another kind of frame and on truncated fields.
+    /// Fails on another kind of frame, truncated fields, an unknown hook stage, or an `exec` without its process.
     pub fn decode(frame: &[u8]) -> Result<Self> {
         let (kind, body) = match frame.split_first() {
             Some((kind @ (&KIND_QUESTION | &KIND_HOOK | &KIND_LATER), body)) => (*kind, body),

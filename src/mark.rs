@@ -7,9 +7,8 @@
 //! runtime root and ID, so a container without a mark costs one failing `openat`. The content of a
 //! mark never comes from the bundle, so the container's author cannot forge it.
 //!
-//! The file is a line with the format's version, then fields (`tagged.rs`). Unknown tags are
-//! skipped; a file of another version or container, or a damaged one, is ignored. Values are JSON
-//! texts, which are decoded only when a document is edited.
+//! The file is a line with the format's version, then fields (`tagged.rs`); values are JSON texts.
+//! Unknown tags are skipped; a file of another version or container, or a damaged one, is ignored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log: one JSON line for each value that a plugin changed or that was refused or not
-//! applied, for each plugin that connects, disconnects or is refused, and optionally for each
+//! The audit log: one JSON line for each value that a plugin or injection changed or that was refused
+//! or not applied, for each plugin that connects, disconnects or is refused, and optionally for each
 //! process that `exec` starts.
 //!
 //! A separate thread writes the lines, to a file with a bounded size or to the journal, so that a

@@ -103,7 +103,7 @@ impl Spec {
     /// Reads a document.
     ///
     /// # Errors
-    /// Fails when it is invalid JSON, or a member has another type than specified.
+    /// Fails when it is invalid JSON or ambiguous, or a member has another type than specified.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let unread = |why: &dyn std::fmt::Display| {
             Error::new(format!("config.json cannot be read: {}", quoted(&why.to_string())))

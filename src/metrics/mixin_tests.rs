@@ -119,7 +119,7 @@ fn names(query: &str) -> Vec<(String, char)> {
     names
 }
 
-/// Returns the unknown names in a query.
+/// Returns the unknown names in a query, and whether it names no metric.
 fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let names = names(query);
     let is_metric = |name: &str| {

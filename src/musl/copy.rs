@@ -68,8 +68,7 @@ global_asm!(
     "    movups [rdi + rdx - 32], xmm2",
     "    movups [rdi + rdx - 16], xmm3",
     "    ret",
-    // Longer. Copies from the end if `to` lies within the source, after its start; else from the
-    // front.
+    // Longer. Copies from the end if `to` lies within the source, else from the front.
     "50: mov rcx, rdi",
     "    sub rcx, rsi",
     "    cmp rcx, rdx",

@@ -61,7 +61,7 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     let differs = || (Fit::No, Reason::Differs("plugins", plugin.to_owned()));
     let bare = bare_name(plugin);
     let matches = |pattern: &str| glob::matches(pattern, plugin) || glob::matches(pattern, bare);
-    // An injection is selected only by its name or by `inject:*`, because it is the operator's own.
+    // An injection is selected only by an entry that begins with `inject:`, because it is the operator's own.
     if plugin.starts_with(INJECTIONS) {
         let is_its = |entry: &String| entry.starts_with(INJECTIONS) && matches(entry);
         if !rule.plugins.iter().any(is_its) {

@@ -27,8 +27,8 @@ const CDI_ANNOTATIONS: &str = "cdi.k8s.io/";
 pub(crate) struct PromiseFacts<'s> {
     pub(crate) ruled: &'s RuledPod,
     pub(crate) pod: &'s api::PodSandbox,
-    /// The container; `None` for the pod itself, of which only annotations and kubelet's
-    /// allocations are known.
+    /// The container; `None` for the pod itself, whose devices are known only from annotations and
+    /// kubelet's allocations.
     pub(crate) container: Option<&'s api::Container>,
     /// Why the engine's record of the container was not read.
     pub(crate) unread: Option<&'s str>,

@@ -3,8 +3,8 @@
 //!
 //! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` that
 //! exists and is not nri-runc is used. The runtime inherits unchanged descriptors, environment, signal
-//! mask and dispositions, and working directory. A child is started only to query a runtime's version
-//! and features (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! mask and dispositions, and working directory. A child is started only for a short answer, such as a
+//! runtime's version and features (`features.rs`, `bounded.rs`), and never by the wrapper.
 
 /// Programs that print a response and exit.
 pub(crate) mod bounded;
@@ -146,7 +146,7 @@ pub(crate) fn executes_us() -> Error {
     Error::new("the runtime behind nri-runc executes nri-runc again")
 }
 
-/// Tries to execute a runtime, with `--version`. What it prints and its exit code are ignored.
+/// Tries to execute a runtime, with `--version`. Its version and exit code are ignored.
 ///
 /// # Errors
 /// Fails when it cannot be executed, is killed by a signal, does not end, or executes nri-runc.

@@ -121,7 +121,7 @@ pub(crate) const ROOTLESS_MARKER: usize = 64;
 /// A file of the run directory, in bytes: a record holds texts of plugins and engines about one
 /// container.
 pub(crate) const OWN_FILE: usize = 64 << 20;
-/// A program that is compared with this one, in bytes.
+/// A program that is copied or compared with this one, in bytes.
 pub(crate) const PROGRAM_FILE: usize = 256 << 20;
 /// Names listed in one line; the others are counted.
 pub(crate) const NAMES: usize = 8;
@@ -169,7 +169,7 @@ pub(crate) const PLUGIN_TAIL_LINES: usize = 500;
 pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 
 // Containers and pods
-/// Changes of one creation that its record keeps for `explain`.
+/// Changes of one creation or `exec` that the container's record keeps for `explain`.
 pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
@@ -355,7 +355,7 @@ pub(crate) const RUNTIME_STDERR: u64 = 64 << 10;
 pub(crate) const RUNTIME_LOG_TAIL: u64 = 64 << 10;
 /// The end of the file with a daemon's standard error that is read, in bytes: a panic fits.
 pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
-/// The output of a runtime's features or version command, in bytes.
+/// The output of a command of a runtime or another program, such as `--version`, in bytes.
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// A response of Docker's API, in bytes; usually 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;

@@ -86,7 +86,7 @@ pub(crate) struct Holdings {
     pub(crate) missing_plugins: usize,
     /// Launched plugins that run an older program or configuration than their files.
     pub(crate) outdated_plugins: usize,
-    /// Plugins that were connected before the daemon started and have not returned.
+    /// Plugins that were connected earlier, are expected again, and have not returned in time.
     pub(crate) absent_plugins: usize,
     /// Known pods.
     pub(crate) pods: usize,

@@ -41,7 +41,7 @@ named! {
         DaemonPod => "daemon.pod",
         /// Daemon: a pod is on record as running, but no plugin has been notified.
         DaemonAnnounce => "daemon.announce",
-        /// Daemon: the first record of a container is about to be written.
+        /// Daemon: the first record of a container is about to be written, or a `start` to be noted.
         DaemonRecord => "daemon.record",
         /// Daemon: the record has been written, and the plugins are about to be asked.
         DaemonPlugins => "daemon.plugins",

@@ -41,7 +41,7 @@ pub struct Ruling {
 /// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The rules that apply: none, one, or all that may apply while the pod's facts are uncertain.
+    /// The rules that apply: usually none or one; all that may apply while the pod's facts are uncertain.
     pub rulings: Vec<Arc<Ruling>>,
     /// Whether the pod or container is hidden from the plugin.
     pub is_hidden: bool,

@@ -25,7 +25,7 @@ pub(crate) mod config;
 pub(crate) mod daemon;
 /// Converts facts of bundles and engines to NRI messages.
 pub(crate) mod describe;
-/// Runs plugins without a node: `replay` and `adjust`.
+/// Runs plugins or rules without a node: `replay`, `adjust`, `policy test`.
 pub(crate) mod dry;
 /// The signals that end a process.
 mod ends;

@@ -50,7 +50,7 @@ pub struct RuleDecision {
 impl RuleDecision {
     /// Returns the rule that hides the pod or container from the plugin.
     pub fn hidden_by(&self) -> Option<&Ruling> {
-        self.rulings.first().filter(|_| self.is_hidden).map(Arc::as_ref)
+        self.rulings.iter().find(|ruling| ruling.hides).filter(|_| self.is_hidden).map(Arc::as_ref)
     }
 }
 

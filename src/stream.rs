@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn long_tenant_texts_are_cut_and_evict_few_events() {
+    fn long_tenant_texts_are_cut_and_displace_few_events() {
         let stream = Rc::new(EventStream::default());
         for unit in ["x", "\u{1b}", "🦀"] {
             let long = unit.repeat(1 << 20);

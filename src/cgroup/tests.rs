@@ -432,7 +432,7 @@ fn every_thread_enters_the_group_or_the_move_fails() {
 }
 
 #[test]
-fn a_process_is_looked_up_in_its_group() {
+fn the_resctrl_group_of_a_process_is_read() {
     let tree = CgroupTree::v1();
     let group = || super::resctrl::group_of(&tree.host(), 42).map(|group| format!("{group:?}"));
     assert_eq!(group(), None, "a kernel without resctrl says nothing");

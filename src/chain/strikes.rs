@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_three_time_outs_a_plugin_is_not_awaited_for_a_minute() {
+    fn after_three_time_outs_a_plugin_is_left_out_for_a_minute() {
         let short = Duration::from_secs(1);
         assert!(is_given_up(3, true, short) && is_given_up(9, true, short));
         assert!(!is_given_up(2, true, short), "two may be bad luck");

@@ -265,7 +265,7 @@ proptest! {
 }
 
 #[test]
-fn the_valid_configuration_loads_and_protecting_mistakes_refuse() {
+fn a_valid_file_has_no_problem_and_protecting_mistakes_refuse() {
     let place = Place::new();
     assert_eq!(place.load(&valid()).problems, []);
     assert_eq!(place.file().parent(), Some(Path::new(place.0.path())));

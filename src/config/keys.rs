@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_toml_is_fatal_and_names_its_line() {
+    fn invalid_toml_drops_the_whole_file_and_names_its_line() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
         assert_eq!(problems[0].consequence, Consequence::UsesNoFile);

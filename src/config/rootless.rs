@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_that_is_newer_than_rootlesskits_links_is_read() {
+    fn a_policy_file_is_read_although_rootlesskit_did_not_link_it() {
         let temp = tempfile::tempdir().unwrap();
         let kept = temp.path().join(".ro123");
         std::fs::create_dir(&kept).unwrap();

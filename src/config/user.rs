@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_runtimes_are_compared_like_an_earlier_file() {
+    fn roots_runtimes_count_as_changed_unless_the_user_sets_them() {
         let runtimes = |runtime: &str, crun: &str| {
             let mut node = Config { runtime: vec![runtime.to_owned()], ..Config::default() };
             node.instances.insert("nri \"crun".to_owned(), crun.to_owned());

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_their_sign_and_their_absence() {
+    fn negative_values_stay_negative_and_absent_ones_absent() {
         let told =
             told(r#"{"memory":{"limit":-1},"cpu":{"shares":2,"cpus":"0-1"},"pids":{"limit":-1}}"#);
         assert_eq!(told.memory.limit.value, -1);

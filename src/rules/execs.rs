@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_with_dots_may_match_a_denial_but_no_permission() {
+    fn a_path_with_dot_dot_may_match_a_denial_but_no_permission() {
         let listed = [section(&[("commands", "/bin/health"), ("allow", "")]), section(&[])];
         let inverse = [section(&[("commands", "!/bin/health")])];
         let denied = [section(&[("commands", "/bin/sh")])];

@@ -81,7 +81,7 @@ mod tests {
     use crate::formats::protobuf::field;
 
     #[test]
-    fn handlers_are_listed_or_in_the_configuration() {
+    fn handlers_come_from_the_list_and_the_configuration() {
         let config = br#"{"containerd":{"defaultRuntimeName":"runc","runtimes":{"runc":{"options":
             {"BinaryName":""}},"nri-runc":{"options":{"BinaryName":"/usr/bin/nri-runc"}}}}}"#;
         let info = field(2, &[field(1, b"config"), field(2, config)].concat());

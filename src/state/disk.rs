@@ -611,7 +611,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_boot_stamp_is_current_and_old_set_aside_records_go() {
+    fn another_boot_has_neither_stamp_nor_records_set_aside() {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         assert!(!store.is_stamped());

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn stages_inside_the_container_are_refused() {
+    fn stages_inside_the_container_and_unknown_ones_are_refused() {
         for word in ["createContainer", "startContainer", "", "poststop "] {
             assert!(
                 stage_of(word).unwrap_err().to_string().contains("unknown hook stage"),

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_sent_up_to_a_limit_and_the_program_first() {
+    fn arguments_are_sent_up_to_a_limit_from_the_program_on() {
         let long = "x".repeat(3 * limits::LATER_ARGS);
         let process = by_flags(&format!("runc exec c1 /bin/sh {long} {long} {long} end"));
         let args = process.args.unwrap_or_default();

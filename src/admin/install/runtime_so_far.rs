@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_runtime_nothing_is_registered() {
+    fn without_a_runtime_the_error_names_the_engines_runtime() {
         let nothing = Some(Err(Error::new("no real runtime was found").hint("another hint")));
         let refusal =
             compare("/opt/own/runc", nothing, true, &Config::default()).unwrap_err().to_string();

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_address_needs_a_port_but_no_brackets() {
+    fn a_listen_address_needs_a_port_but_no_brackets() {
         for (text, wanted) in [
             ("10.0.0.7:9748", "10.0.0.7:9748"),
             ("[fd00::7]:9748", "[fd00::7]:9748"),

@@ -101,7 +101,7 @@ fn a_new_runc_or_silent_runtime_lacks_no_feature() {
 }
 
 #[test]
-fn an_unknown_runtime_has_only_its_named_features() {
+fn an_unknown_runtime_lacks_each_feature_it_does_not_list() {
     let all: Vec<&str> = needing().into_iter().map(|(_, field)| field).collect();
     let no_lists = r#"{"linux": {"seccomp": {"enabled": true}}}"#;
     for said in ["{}", no_lists, "unknown command"] {

@@ -80,7 +80,7 @@ fn a_delete_does_not_wait_for_a_daemon_that_is_ending() {
 }
 
 #[test]
-fn a_second_signal_ends_the_daemon_and_refuses_the_run() {
+fn a_second_signal_ends_the_daemon_and_a_protected_run_fails() {
     let host = started(REQUIRED);
     let (_policy, mut wrapper) = asked(&host, "run");
     let pid = host.daemon_pid();

@@ -178,7 +178,7 @@ fn an_absent_required_plugin_has_missed_the_pod() {
 }
 
 #[test]
-fn a_plugin_not_required_at_the_pods_start_learns_it_on_sync() {
+fn a_pod_from_before_a_plugin_was_required_needs_no_restart() {
     let mut host = started("autostart = false");
     succeeds(&pod(&host, "p1"));
     host.kill_daemon();

@@ -156,7 +156,7 @@ fn old_requests(host: &TestHost, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn an_old_plugin_follows_a_container_of_runc() {
+fn a_plugin_of_nri_v0_1_follows_a_container_of_runc() {
     let host = TestHost::new("");
     let Some(real) = RealRuntime::new(&host.path("")) else { return };
     host.configure(real.runc(), "");
@@ -181,7 +181,7 @@ fn an_old_plugin_follows_a_container_of_runc() {
 }
 
 #[test]
-fn an_old_plugin_that_fails_or_hangs_refuses_the_container() {
+fn a_plugin_of_nri_v0_1_that_fails_or_hangs_refuses_a_create() {
     for (name, wanted) in [("fails", "no room"), ("hangs", "no answer within")] {
         let host = TestHost::new("");
         let config = old_plugins(&host, &[name]);
@@ -192,7 +192,7 @@ fn an_old_plugin_that_fails_or_hangs_refuses_the_container() {
 }
 
 #[test]
-fn an_adapter_without_old_plugins_changes_nothing() {
+fn the_adapter_without_plugins_of_nri_v0_1_changes_nothing() {
     let host = launched("v010_adapter", ADAPTER, r#"{"conf": "/nowhere/conf.json"}"#);
     succeeds(&host.create("c1"));
     assert_eq!(host.read("fake/seen.json"), test_support::BUNDLE);

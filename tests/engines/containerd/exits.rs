@@ -8,7 +8,7 @@ use super::host::{self, Engine};
 use super::{container, create, end_pod, run_pod, start};
 
 #[tokio::test]
-async fn without_kernel_exit_codes_twenty_come_from_containerd() {
+async fn without_kernel_exit_codes_containerd_reports_all_twenty() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     let file = engine.path("nri-runc.toml");

@@ -8,7 +8,7 @@ use test_support::exits::{self, Exit, Received};
 use super::{HANDLER, pod, registered};
 
 #[tokio::test]
-async fn without_kernel_exit_codes_twenty_come_from_conmon() {
+async fn without_kernel_exit_codes_conmon_reports_all_twenty() {
     let Some((host, mut cri)) = registered().await else { return };
     let config = host.read("etc/nri-runc/config.toml");
     let config = format!("debug.kernel_exits = false\n{config}");

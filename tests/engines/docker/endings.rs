@@ -266,7 +266,7 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
 }
 
 #[test]
-fn without_kernel_exit_codes_twenty_come_from_containerd() {
+fn without_kernel_exit_codes_containerd_reports_all_twenty() {
     let Some(docker) = Docker::without_kernel_exits() else { return };
     let received = Received::default();
     let seen = docker.host.plugin("10", "codes", received.script());

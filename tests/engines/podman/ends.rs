@@ -52,7 +52,7 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
 }
 
 #[test]
-fn without_kernel_exit_codes_twenty_come_from_conmon() {
+fn without_kernel_exit_codes_conmon_reports_all_twenty() {
     let Some(host) = installed("debug.kernel_exits = false") else { return };
     let received = Received::default();
     let _plugin = host.plugin("10", "codes", received.script());

@@ -137,7 +137,7 @@ fn exempt_namespaces_work_despite_a_mistake() {
 }
 
 #[test]
-fn a_mistake_exempts_no_namespace_that_only_annotations_name() {
+fn annotations_exempt_from_a_mistake_only_if_configured() {
     let host = started("[plugin.a]\ndeny = \"Env\"\n");
     let bundle = lay_down(&host, "kube-system", "forged", "forged");
     fails(&host.create_from(&bundle, "forged"), &["configuration has an error", "config.toml:"]);

@@ -22,7 +22,7 @@ fn with_containerd_2() -> Place {
 }
 
 #[test]
-fn a_decision_lasts_until_the_next_or_uninstall() {
+fn a_decision_lasts_until_another_decision_or_uninstall() {
     let place = with_containerd_2();
     let before = tree(place.root());
     let refusal = place.refused("install", "containerd");

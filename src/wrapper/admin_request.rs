@@ -38,8 +38,8 @@ pub(crate) fn admin(config: &Config, request: &AdminRequest) -> Result<String> {
 }
 
 /// Like [`admin`], for a request that the daemon answers with a response and then with lines. Asks in
-/// the daemon's version of the protocol: requests have the same form in every version, except that
-/// since 0.1.0 answers above 1 MiB come in parts.
+/// the daemon's version of the protocol: requests and answers have the same form in every version,
+/// except that since 0.1.0 answers above 1 MiB come in parts.
 ///
 /// # Errors
 /// As [`admin`].

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles an unavailable daemon: the wrapper continues as the plain runtime, or fails, as the operator configured (D8,
-//! D9). If anything protects containers, only exempt containers are created (`protection.rs`).
+//! D9). If anything protects containers, `protection.rs` decides which are created.
 //!
 //! A command that continues leaves a small record in `RUN_DIR/bypassed/`, so that the next daemon
 //! learns of the container and `status` counts it. The number and size of records are limited;

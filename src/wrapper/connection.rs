@@ -136,7 +136,7 @@ fn send_part(
     sendmsg::<()>(stream.as_fd().as_raw_fd(), &[IoSlice::new(part)], control, flags, None)
 }
 
-/// Reads messages until one is not a heartbeat; each read takes up to `ahead` bytes.
+/// Reads messages until one is not a heartbeat, through a buffer of `ahead` bytes.
 ///
 /// # Errors
 /// Fails at the deadline, or earlier if the daemon exits, cannot handle the request, or sends no
@@ -203,7 +203,7 @@ fn read_answer(reader: &mut BufReader<&UnixStream>) -> Result<Vec<u8>> {
     }
 }
 
-/// Whether a process listens on the daemon's socket, even one that accepts no connections.
+/// Whether a process listens, or may listen, on the daemon's socket, even one that accepts no connections.
 pub(crate) fn is_listening(config: &Config) -> bool {
     !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
 }

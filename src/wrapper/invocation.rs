@@ -29,7 +29,7 @@ pub(super) struct Invocation<'a> {
     pub(super) shows_process: bool,
 }
 
-/// A document and its directory.
+/// A document's directory, opened, and its name there.
 pub(super) struct BundleDocument {
     pub(super) dir: OwnedFd,
     pub(super) name: String,
@@ -67,8 +67,8 @@ impl<'a> Invocation<'a> {
         runtime::replace_process(&self.runtime, self.argv)
     }
 
-    /// Opens the document that the runtime will read, if it exists: `config.json` in the bundle, or
-    /// the file that crun's `--config` names.
+    /// Opens the directory of the document that the runtime will read, if the document exists:
+    /// `config.json` in the bundle, or the file that crun's `--config` names.
     ///
     /// # Errors
     /// Fails when it cannot be determined whether the document exists: the runtime may find it.

@@ -4,7 +4,7 @@
 //! The wrapper forks twice and reaps the intermediate process at once, because runc would inherit
 //! an unreaped child and does not expect one. The daemon inherits no descriptor or session, and of the
 //! environment only the variables that lead to its files. It sends one byte through a pipe once it
-//! listens, or the reason why it cannot. Its output (such as a panic) goes to a file of the run
+//! listens, or the reason why it cannot. Its stderr (such as a panic) goes to a file of the run
 //! directory (`last_words.rs`).
 
 use std::ffi::{CString, OsStr};

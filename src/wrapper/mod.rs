@@ -69,14 +69,14 @@ pub fn run(argv: &[OsString]) -> u8 {
 }
 
 /// Returns the settings of the user's own daemon, if this process's user is not the host's root and has
-/// one. Fails, before the user's daemon is asked, if the call creates a container that root's policy
-/// refuses, or for which these settings are unreadable.
+/// one. Fails, before the user's daemon is asked, if the call creates a container and root's policy
+/// refuses it, or the policy or these settings are unreadable.
 fn own_daemon(config: &Config, call: &CommandLine) -> Result<Option<Box<Config>>> {
     let is_create = call.verb.creates() && involves_plugins(call);
     let own = match config::of_own_daemon(config) {
         Ok(Some(own)) => own,
         Err(error) if is_create => return Err(error).doing(|| invocation::doing(call)),
-        // Without separate settings, root's runtimes apply to the user too.
+        // Without readable settings of the user's own daemon, root's runtimes apply.
         Ok(None) | Err(_) => return Ok(None),
     };
     if is_create {

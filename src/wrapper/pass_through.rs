@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The conditions under which `mod.rs` passes a command straight to the real runtime, without any
-//! connection or write.
+//! connection or write, except that a create removes a stale mark.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::presence::{self, IfThere};
 use crate::runtime::RuntimeKind;
 
-/// Whether the command causes NRI events: a verb with an ID that does more than print its help.
+/// Whether the command causes NRI events: a create, start, update or delete that acts on a container.
 pub(super) fn involves_plugins(call: &CommandLine) -> bool {
     let ours =
         call.verb.creates() || matches!(call.verb, Verb::Start | Verb::Update | Verb::Delete);

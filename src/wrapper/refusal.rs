@@ -24,7 +24,7 @@ pub(super) struct ContainerNames {
     pub(super) container: String,
 }
 
-/// Writes the record of a refusal. The newest [`limits::REFUSAL_NOTES`] are kept, because kubelet retries indefinitely.
+/// Writes the record of a refusal. At most [`limits::REFUSAL_NOTES`] are kept, because kubelet retries indefinitely.
 pub(super) fn write_record(
     config: &Config,
     call: &CommandLine,

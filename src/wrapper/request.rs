@@ -35,7 +35,7 @@ const NEXT_DAEMON_WAIT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to reach the next daemon.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Maximum bytes of the response that one read takes.
+/// Size of the buffer for a response, in bytes; the rest of a longer frame is read directly.
 pub(super) const READ_AHEAD: usize = 1024;
 
 /// The outcome of a request to the daemon.

@@ -2,7 +2,7 @@
 //! Handles `update`: the engine sends the resources that it knows, and the values that plugins own must stay.
 //!
 //! Standard input is read in full, or the file is opened, before the daemon is asked. The real
-//! runtime then reads the same bytes, or the daemon's version of them on standard input (D21).
+//! runtime then reads the same input, or the daemon's version of it on standard input (D21).
 
 use std::convert::Infallible;
 use std::ffi::OsStr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads files, and replaces them in one step; follows links only where documented.
 //!
-//! Everything below a directory that another user owns is opened relative to a directory
-//! descriptor, never by path or through a symbolic link (the reason is CVE-2024-45310). Files are
+//! Everything below a directory that another user owns is opened relative to a directory descriptor,
+//! never by path, and only [`read_through_link_at`] follows a link there (CVE-2024-45310). Files are
 //! never truncated in place, because an engine, a hook or nri-runc may be reading them.
 //!
 //! Files are read only if they are regular, up to a limit (D54), and without blocking (D53).
@@ -390,7 +390,7 @@ pub(crate) fn read_kernel(path: &Path) -> io::Result<String> {
 /// returns in one read: of lists such as `cgroup.procs` a read may return one page.
 ///
 /// # Errors
-/// As [`read`], and when it does not fit the buffer.
+/// Fails when it cannot be opened or read, or is not shorter than the buffer.
 pub(crate) fn read_at_once<'b>(path: &Path, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let length = nix::unistd::read(openat(AT_FDCWD, path, flags, Mode::empty())?, buffer)?;

@@ -7,13 +7,13 @@
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
-/// The daemon's responses about itself, its plugins and its pods, as types.
+/// The requests of `nri` commands and the daemon's answers, as types.
 pub(crate) mod answers;
 /// Parses the command line of a runtime with tables of flags.
 pub(crate) mod argv;
 /// The audit log: one line for each change, and the plugin that made it.
 pub(crate) mod audit;
-/// Converts resources to cgroup files, as the runtimes would write them.
+/// Writes resources to cgroup files of running containers, as the runtimes would.
 pub(crate) mod cgroup;
 /// Asks several plugins in order and merges their answers.
 pub(crate) mod chain;

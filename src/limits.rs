@@ -13,7 +13,7 @@ pub(crate) use nri_api::text::{cut, split};
 
 use crate::text::counted;
 
-/// Connected plugins. Each event waits for all of them; NRI's benchmark has ten. Pre-installed and
+/// Connected plugins. An event may wait for all of them; NRI's benchmark has ten. Pre-installed and
 /// configured plugins are never refused because of this limit.
 pub(crate) const PLUGINS: usize = 128;
 /// Annotations of one container. Each costs some 10 µs when the container is created and again when
@@ -255,8 +255,8 @@ pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 /// some 50 MB.
 pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
-/// One of the four large parts of a `sysdump`, in bytes, and the lines or rows of the other parts.
-/// An archive has at most 20 MB before compression.
+/// A text or the rows of a list in a `sysdump`, in bytes, and the lines of a log, the mounts and the
+/// files of a folder there.
 pub(crate) const SYSDUMP_PART: usize = 2 << 20;
 pub(crate) const SYSDUMP_LINES: usize = 5000;
 

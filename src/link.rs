@@ -110,15 +110,15 @@ pub struct LaterProcess {
     pub username: Option<String>,
     /// Whether the engine gives it a terminal.
     pub terminal: Option<bool>,
-    /// The names of the processes that requested the exec: the wrapper's parent first, the engine's
-    /// shim last.
+    /// The names of the processes that requested the exec: the wrapper's parent first, then its
+    /// ancestors, at most up to the engine's shim.
     pub caller: Vec<String>,
     /// The login user of the wrapper's session.
     pub login_uid: Option<u32>,
     /// Whether the wrapper waits for a verdict.
     pub waits: bool,
-    /// The process's document for plugins, as the runtime would read it. Without it, plugins
-    /// receive the complete argv.
+    /// The process's document for plugins, as the runtime would read it. Absent if the `exec` has
+    /// none, or an unreadable or too long one.
     #[serde(skip)]
     pub document: Option<Vec<u8>>,
 }

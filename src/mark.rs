@@ -4,8 +4,8 @@
 //!
 //! With the record of a container that needs a mark, the daemon writes one file in a folder beside
 //! the records; it removes the file when the container stops. A wrapper finds it by a hash of
-//! runtime root and ID, so a container without a mark costs one failing `openat`. The content of a
-//! mark never comes from the bundle, so the container's author cannot forge it.
+//! runtime root and ID, so a container without a mark costs one failing `openat`. A mark is
+//! never read from the bundle, so the container's author cannot forge it.
 //!
 //! The file is a line with the format's version, then fields (`tagged.rs`); values are JSON texts.
 //! Unknown tags are skipped; a file of another version or container, or a damaged one, is ignored.

@@ -53,7 +53,7 @@ fn date_and_time(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
-/// Formats a time span in at most two units, as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
+/// Formats a time span in at most two units, much as `kubectl` shows ages: `42s`, `3m7s`, `5h`, `12d`.
 pub(crate) fn span(seconds: u64) -> String {
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600, seconds / 60);
     let mut shown = String::new();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::plugin::api;
 use crate::plugin::api::extension::ExecProcess;
 
-/// Returns the process that a document describes; `None` if one of these members cannot be read.
+/// Returns the process that a document describes; `None` if the document or a member except `cwd` is invalid.
 pub(crate) fn exec_process(document: &[u8]) -> Option<ExecProcess> {
     let read = odd_document(document).ok()?.or_else(|| serde_json::from_slice(document).ok())?;
     let process = read.as_object()?;

@@ -21,7 +21,7 @@ const ATTRIBUTE_LOCAL: u16 = 2;
 
 /// The flag of an address that another host also has, so that the kernel does not use it.
 const DUPLICATE: u8 = 0x08;
-/// Addresses of this scope and above (link, host) are not reachable from other hosts.
+/// Addresses of this scope and above (link, host) are not routed, so they are left out.
 const LINK_SCOPE: u8 = 253;
 
 /// Encodes the request for all addresses of the socket's namespace.

@@ -50,7 +50,7 @@ impl Injected {
     /// Merges the injection into a creation.
     ///
     /// # Errors
-    /// Fails in the cases in which a plugin's reply would fail.
+    /// Fails like a plugin's reply with the values that do not give way.
     pub fn merge(
         &self,
         creation: Creation,

@@ -17,8 +17,8 @@ pub fn destination(path: &str) -> String {
     if path.is_empty() { String::new() } else { cleaned(path, true) }
 }
 
-/// Removes `.`, `..`, doubled and trailing slashes; if the path contains symbolic links, the result
-/// may name another file.
+/// Removes `.`, doubled and trailing slashes, and `..` except at the start of a relative path. If the
+/// path contains symbolic links, the result may name another file.
 pub fn path(path: &str) -> String {
     cleaned(path, path.starts_with('/'))
 }

@@ -168,12 +168,12 @@ impl Creation {
         Ok(self)
     }
 
-    /// Adds default values. The container's own values, and every value that a plugin sets or
-    /// removes, override them. Later plugins receive the default values, but `from` owns no field
-    /// before [`Creation::settle`].
+    /// Adds default values. The container's own values, those of earlier offers, and every value that
+    /// a plugin sets or removes, override them. Later plugins receive the default values, but `from`
+    /// owns no field before [`Creation::settle`].
     ///
     /// # Errors
-    /// Fails in the cases in which a reply with these values would fail.
+    /// Fails in the cases in which a reply with the values that do not yield would fail.
     pub fn offer(
         mut self,
         from: &str,
@@ -199,7 +199,7 @@ impl Creation {
     /// Merges the offered values that did not yield, once every plugin has answered.
     ///
     /// # Errors
-    /// Fails in the cases in which a reply with these values would fail.
+    /// Fails in the cases in which a reply with the values that do not yield would fail.
     pub fn settle(mut self) -> Result<Self, MergeError> {
         // An offer would have copied the container, so there is none to settle.
         let Some(pristine) = &self.pristine else { return Ok(self) };

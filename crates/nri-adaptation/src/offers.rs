@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers: values that are set only if neither the container nor any plugin, earlier or later, sets
-//! one.
+//! Offers: values that are set only if neither the container, an earlier offer nor any plugin, earlier
+//! or later, sets one.
 //!
 //! Later plugins receive an offer. Its source owns no field until all plugins have answered; then
 //! the values that no plugin set or removed are merged like a reply. Values are not examined.

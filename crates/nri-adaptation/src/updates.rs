@@ -36,7 +36,7 @@ pub struct Updates {
     dropped: Vec<DroppedRequest>,
 }
 
-/// An update or an eviction of another container that a rule does not permit.
+/// An update of another container, or an eviction of any, that a rule does not permit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedRequest {
     /// The rule, and what it forbids.

@@ -204,7 +204,7 @@ handlers! {
     /// A pod was resized.
     post_update_pod_sandbox(request: api::PostUpdatePodSandboxRequest) -> ();
 
-    /// A pod has stopped.
+    /// A pod is about to stop, or has stopped.
     stop_pod_sandbox(request: api::StopPodSandboxRequest) -> ();
 
     /// A pod is removed.

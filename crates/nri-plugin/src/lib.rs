@@ -49,7 +49,8 @@
 //! * Feature `harness`: a runtime for tests, in the process of the test.
 //! * Feature `program`, on by default: [`main`].
 //!
-//! Everything runs on tokio and logs with `tracing`. The crate depends on no particular runtime.
+//! Everything runs on tokio and logs with `tracing`. The crate depends on no particular
+//! container runtime.
 
 mod annotations;
 mod answers;

@@ -646,7 +646,7 @@ mod tests {
         theirs.read_to_end(&mut stream).await.unwrap();
         let mut rest = &stream[..];
         while !rest.is_empty() {
-            // The offset of a message's number.
+            // A frame's length is at the offset of a message's number.
             let length = FRAME_HEADER + usize::try_from(message_number(rest)).unwrap();
             messages.extend_from_slice(&rest[FRAME_HEADER..length]);
             rest = &rest[length..];

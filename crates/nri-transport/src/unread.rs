@@ -166,7 +166,7 @@ impl UnreadBytes {
     }
 }
 
-/// The unanswered requests of a plugin, and the beginning of the next one.
+/// The unanswered requests of a connection's peer, and the beginning of the next one.
 #[derive(Debug, Clone, Default)]
 pub struct OpenRequests(Arc<Mutex<OpenMessages>>);
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds and executes the real runtime.
 //!
-//! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` is used that
-//! is executable, not writable by all users, and not nri-runc. The runtime inherits unchanged
-//! descriptors, environment, signal mask and dispositions, and working directory. A child is started only for a short answer, such as a
-//! runtime's version and features (`features.rs`, `bounded.rs`), and never by the wrapper.
+//! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` is used
+//! that is executable, not writable by all users, and not nri-runc. The runtime inherits unchanged
+//! descriptors, environment, signal mask and dispositions, and working directory. A child is started
+//! only for a short answer, such as a runtime's version and features (`features.rs`, `bounded.rs`),
+//! and never by the wrapper.
 
 /// Programs that print a response and exit.
 pub(crate) mod bounded;

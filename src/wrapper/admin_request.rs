@@ -22,10 +22,10 @@ const ADMIN_RESPONSE_WAIT: Duration = Duration::from_secs(10);
 const SLOW_RESPONSE_WAIT: Duration = Duration::from_secs(60);
 
 /// Returns the time limit of a request. `forget` notifies plugins, `drift` reads files of all
-/// containers, and a re-execution finishes requests in flight first.
+/// containers, and a re-execution finishes requests in flight first; `node` waits as long for a reload.
 fn time_limit(request: &AdminRequest) -> Duration {
-    use AdminRequest as R;
-    let is_slow = matches!(request, R::Forget { .. } | R::Drift { .. } | R::Reexec);
+    use AdminRequest::{Drift, Forget, Reexec, Reload};
+    let is_slow = matches!(request, Forget { .. } | Drift { .. } | Reexec | Reload { .. });
     if is_slow { SLOW_RESPONSE_WAIT } else { ADMIN_RESPONSE_WAIT }
 }
 

@@ -52,13 +52,11 @@ impl<M: Member> Members<M> {
     /// with the same index keep their order. Returns the removed members; without any, nothing is moved.
     pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
         let mut members = self.0.borrow_mut();
-        let old: Vec<_> = members.iter().filter(|other| is_old(other)).cloned().collect();
-        if let Some(first) = old.first() {
-            members.retain(|other| !Rc::ptr_eq(other, member));
-            let at = members.iter().position(|other| Rc::ptr_eq(other, first)).unwrap_or_default();
-            members.retain(|other| !is_old(other));
-            members.insert(at, Rc::clone(member));
-        }
+        let Some(first) = members.iter().position(|other| is_old(other)) else { return Vec::new() };
+        let at = members.iter().take(first).filter(|other| !Rc::ptr_eq(other, member)).count();
+        let old = members.iter().filter(|other| is_old(other)).cloned().collect();
+        members.retain(|other| !is_old(other) && !Rc::ptr_eq(other, member));
+        members.insert(at, Rc::clone(member));
         old
     }
 

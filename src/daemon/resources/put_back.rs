@@ -82,10 +82,10 @@ impl PutBacks {
         };
         let due: Vec<Drift> = found.rows.iter().filter(is_due).cloned().collect();
         let Some(first) = due.first() else { return };
-        let admit = || daemon.report.few_lines.admit(FewOf::Drift, &first.owner);
+        let may_log = || daemon.report.few_lines.admit(FewOf::Drift, &first.owner);
         let id = &record.key.id;
         if !self.admit(&record.key) {
-            if admit() {
+            if may_log() {
                 warn!(
                     "{id}: {} is not restored: too many values of it or of the node were restored recently",
                     first.field
@@ -97,7 +97,7 @@ impl PutBacks {
         match write(daemon, record, &due, place).await {
             Ok(()) => note(daemon, record, &due),
             Err(why) => {
-                if admit() {
+                if may_log() {
                     warn!("{id}: {} could not be restored: {why}", first.field);
                 }
                 let entry = || AuditEntry::new(AuditAction::Skipped).at_event(EVENT);

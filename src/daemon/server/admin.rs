@@ -47,53 +47,54 @@ pub(crate) async fn serve(
     open: OpenConnection,
     text: &str,
 ) -> Result<()> {
-    use AdminRequest as R;
-    let request = match R::parse(text) {
+    let request = match AdminRequest::parse(text) {
         Ok(request) => request,
         Err(error) => return send(stream, Err(error)).await,
     };
     let answer = match request {
-        R::Pods => return send_pods(daemon, stream, String::new(), "").await,
-        R::Top => {
+        AdminRequest::Pods => return send_pods(daemon, stream, String::new(), "").await,
+        AdminRequest::Top => {
             let begin = to_json(Ok(top(daemon)))?.trim_end_matches("[]}").to_owned();
             return send_pods(daemon, stream, begin, "}").await;
         }
-        R::Record => {
+        AdminRequest::Record => {
             drop(open); // A recording has no end, so a re-execution may cut it off.
             return recording::serve(daemon, stream).await;
         }
-        R::Events { since, follow: true } => {
+        AdminRequest::Events { since, follow: true } => {
             drop(open); // The event stream has no end either.
             return event_stream::follow(daemon, stream, &since).await;
         }
-        R::Stop => {
+        AdminRequest::Stop => {
             send(stream, to_json(Ok(Stopping { pid: std::process::id() }))).await?;
             // This has the effect of an operator's signal: requests in flight are finished first.
             return Ok(nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM)?);
         }
-        R::Reexec => {
+        AdminRequest::Reexec => {
             drop(open); // The next program answers, or this one if the re-execution fails.
             let request = ReexecRequest { descriptor: stream.as_raw_fd() };
             slow(stream, daemon.process.reexecs.ask(request)).await
         }
-        R::Reload { dry_run } => {
+        AdminRequest::Reload { dry_run } => {
             let request = ReloadRequest { is_dry: dry_run };
             slow(stream, daemon.process.reloads.ask(request)).await
         }
-        R::Forget { id, force } => slow(stream, lost::forget(daemon, &id, force)).await,
-        R::Drift { id } => slow(stream, drift(daemon, id.as_deref())).await,
-        R::Unseen => slow(stream, node_scope::unseen(daemon)).await,
-        R::Recent => slow(stream, recent::show_all(daemon.report.flight.calls())).await,
-        R::Status => to_json(Ok(status(daemon))),
-        R::Plugins => to_json(Ok(daemon.registry.rows())),
-        R::PluginOutput { plugin } => to_json(daemon.registry.output_of(&plugin)),
-        R::SocketMounts => to_json(Ok(exposed::socket_mounts(daemon))),
-        R::Metrics => to_json(Ok(MetricsText { text: holdings::metrics_text(daemon) })),
-        R::Explain { id } => to_json(explain::explain(daemon, &id)),
-        R::Policy { pod, plugins } => to_json(policy::policy(daemon, &pod, plugins)),
-        R::Events { since, follow: false } => to_json(event_stream::read(daemon, &since)),
-        R::Switched { off, by } => to_json(Ok(note_switch(daemon, off, &by))),
-        R::Unknown => Err(R::refuse_unknown(text)),
+        AdminRequest::Forget { id, force } => slow(stream, lost::forget(daemon, &id, force)).await,
+        AdminRequest::Drift { id } => slow(stream, drift(daemon, id.as_deref())).await,
+        AdminRequest::Unseen => slow(stream, node_scope::unseen(daemon)).await,
+        AdminRequest::Recent => slow(stream, recent::show_all(daemon.report.flight.calls())).await,
+        AdminRequest::Status => to_json(Ok(status(daemon))),
+        AdminRequest::Plugins => to_json(Ok(daemon.registry.rows())),
+        AdminRequest::PluginOutput { plugin } => to_json(daemon.registry.output_of(&plugin)),
+        AdminRequest::SocketMounts => to_json(Ok(exposed::socket_mounts(daemon))),
+        AdminRequest::Metrics => to_json(Ok(MetricsText { text: holdings::metrics_text(daemon) })),
+        AdminRequest::Explain { id } => to_json(explain::explain(daemon, &id)),
+        AdminRequest::Policy { pod, plugins } => to_json(policy::policy(daemon, &pod, plugins)),
+        AdminRequest::Events { since, follow: false } => {
+            to_json(event_stream::read(daemon, &since))
+        }
+        AdminRequest::Switched { off, by } => to_json(Ok(note_switch(daemon, off, &by))),
+        AdminRequest::Unknown => Err(AdminRequest::refuse_unknown(text)),
     };
     send(stream, answer).await
 }

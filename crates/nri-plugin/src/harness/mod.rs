@@ -280,8 +280,9 @@ impl Runtime {
     /// Fails when the pod does not exist, or a plugin returns an error or does not answer.
     pub async fn remove_pod(&mut self, id: &str) -> Result<()> {
         let pod = self.pods.get(id).ok_or_else(|| format!("there is no pod {id}"))?.clone();
-        let mut members: Vec<_> = self.shared().containers.values().cloned().collect();
-        members.retain(|container| container.pod_sandbox_id == id);
+        let is_member = |container: &&api::Container| container.pod_sandbox_id == id;
+        let members =
+            self.shared().containers.values().filter(is_member).cloned().collect::<Vec<_>>();
         for member in members {
             self.stop(&member.id).await?;
             self.remove(&member.id).await?;
@@ -383,10 +384,8 @@ impl Runtime {
             updates.answer_update(plugin.id(), &Rights::default(), answer)?;
         }
         let updated = updates.finish();
-        let mut shared = self.shared();
-        shared.apply(&[asked]);
-        shared.apply(&updated.updates);
-        drop(shared);
+        self.shared().apply(&[asked]);
+        self.shared().apply(&updated.updates);
         Ok(updated)
     }
 

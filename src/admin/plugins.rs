@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `plugins`: lists the plugins that are connected, connecting or launched, and those that recently
+//! `plugins` lists connected, connecting and launched plugins, and plugins that recently
 //! disconnected or were refused; with `--logs` it prints the output of a launched plugin. It only
 //! asks the daemon.
 

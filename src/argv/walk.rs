@@ -24,8 +24,8 @@ pub(super) enum CommandPart<'a> {
 
 /// Walks the words before the verb; returns the verb's index.
 ///
-/// The first plain word is the verb. After an unlisted flag it may be that flag's value: then it is
-/// skipped if it is no known verb and one follows.
+/// The first plain word is the verb. A plain word after an unlisted flag may be that flag's value:
+/// unless it is a known verb, it is skipped if the next plain word is a known verb or follows `--`.
 pub(super) fn walk_globals<'a>(
     argv: &'a [OsString],
     sink: &mut dyn FnMut(CommandPart<'a>),

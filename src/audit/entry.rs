@@ -15,7 +15,7 @@ named! {
     pub(crate) enum AuditAction {
         /// A value was applied.
         Applied => "applied",
-        /// A request was refused, for this field if one is named.
+        /// A request was refused; `field` names the field that caused it, if there was one.
         Refused => "refused",
         /// A rule in audit mode would have refused the request.
         WouldRefuse => "would_refuse",

@@ -146,7 +146,8 @@ pub struct PluginCounts {
     pub requests: u64,
     /// Requests that the plugin did not answer within its time-out.
     pub timeouts: u64,
-    /// Requests that the plugin did not answer, or answered with an error.
+    /// Requests that failed: the plugin returned an error, did not answer, disconnected before it
+    /// answered, or was not called because it was too slow with earlier requests. May exceed `requests`.
     pub failures: u64,
     /// The last failure, with its Unix time in nanoseconds.
     pub last_failure: Option<(i64, String)>,

@@ -75,7 +75,7 @@ list_keys! {
     "mode" = "\"enforce\"", "`enforce`: refuse what the rule does not permit. `audit`: permit it and log it.", |r, v| r.mode = read_mode(v)?;
 }
 
-/// Parses users, which are numbers or texts.
+/// Parses users: IDs as integers, or IDs and names as strings; `!` before one excludes it.
 fn read_users(value: &Value) -> Result<Vec<String>, Mistake> {
     let list = value.as_array().ok_or("expected a list of users, such as [0, \"!1000\"]")?;
     let users = list.iter().map(|user| {

@@ -196,8 +196,8 @@ impl DryRun {
         pod.unwrap_or_default()
     }
 
-    /// Returns the injections for a container of this pod. Only warns about those in audit mode, and
-    /// about those that fail and may be left out.
+    /// Returns the injections for a container of this pod. Injections in audit mode, and failed
+    /// injections that may be left out, only cause a warning.
     ///
     /// # Errors
     /// Fails if an injection cannot be carried out and is configured to refuse the container then.

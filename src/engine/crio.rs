@@ -310,8 +310,9 @@ fn of_sandbox(
     pod.lives_with = is_spoofed(keys.0).then(String::new);
 }
 
-/// Returns those labels or annotations of CRI-O's list that the document also has as separate
-/// annotations: the pod's author can shadow the list, but a separate annotation only by using its key.
+/// Returns the entries of CRI-O's list (labels or annotations) that the document also has as separate
+/// annotations; reports the others as contradictions. The pod's author can forge the list with an
+/// annotation of its key, but a separate annotation only by giving the pod that very annotation.
 fn confirmed(
     keys: &CrioKeys<'_>,
     list: &str,

@@ -17,8 +17,8 @@ use nri_api as api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// The former values of what was claimed since [`Owners::begin`]; `None` after `commit` and
-    /// `roll_back`.
+    /// The values that changes since [`Owners::begin`] replaced; `None` before it, and after
+    /// `commit` or `roll_back`.
     journal: Option<Vec<Before>>,
 }
 

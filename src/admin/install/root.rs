@@ -49,7 +49,8 @@ impl Root {
     /// Returns this host as the root, for the engine of a user without privileges.
     ///
     /// # Errors
-    /// Fails for root, and without a home directory.
+    /// Fails for the host's root, and if the environment (`HOME`, `XDG_CONFIG_HOME`,
+    /// `XDG_DATA_HOME`) does not name both folders.
     pub(super) fn of_user(host: Host) -> Result<Self> {
         let Some((config, data)) = config::user_homes() else {
             return Err(Error::new(NOT_A_USERS).hint("run it as that user, with HOME set"));

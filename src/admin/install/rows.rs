@@ -135,8 +135,8 @@ impl Engine {
         }
     }
 
-    /// Returns the command that makes the engine reload its configuration, empty if it needs none;
-    /// `removes_entry`: an entry was removed from that configuration.
+    /// Returns the command that makes the engine read its changed configuration: a reload if the
+    /// engine supports that and no entry was removed, else a restart. Empty without a daemon.
     pub(super) fn reload_command(self, removes_entry: bool) -> String {
         let Some(daemon) = &self.row().daemon else { return String::new() };
         let verb = if daemon.reloads && !removes_entry { "reload" } else { "restart" };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `nri-runc nri node`: the process of a DaemonSet's pod. It puts nri-runc on the node whose root
-//! is mounted at `--root`, registers it, restarts the engine if anything changed, verifies and
-//! labels the node, reports missing plugins and refusals to the cluster, and serves probes. On
-//! SIGTERM the node stays as it is, or with `--uninstall-on-exit` is restored once no container
-//! needs nri-runc.
+//! is mounted at `--root`, registers it, restarts the engine if needed, verifies and labels the
+//! node, reports missing plugins and refusals to the cluster, and serves probes. On SIGTERM the
+//! node stays as it is, or with `--uninstall-on-exit` is restored once no container needs nri-runc.
 //!
-//! It never restarts an engine that has loaded its configuration, and never removes a file that was
-//! edited after it wrote it.
+//! The setup restarts the engine only if the registration changed, if an earlier setup ended before
+//! it had confirmed its restart, or if the engine does not have the handler. Once the node is ready,
+//! only the removal restarts the engine. It never removes a file that was edited after it wrote it.
 
 mod cluster;
 mod conditions;
@@ -100,7 +100,11 @@ fn log(line: &str) {
         print(format!("nri-runc: {}\n", messages::with_code(&printable(line))).as_bytes());
 }
 
-/// Runs `node` until a signal ends it, or with `--once` until the node is ready.
+/// Sets the node up, with retries, and keeps it so until a signal; then, with `--uninstall-on-exit`,
+/// undoes the setup unless only this pod is replaced. With `--once`, sets the node up without retries.
+///
+/// # Errors
+/// Fails on invalid options, or when the probes cannot be served; with `--once`, when a step fails.
 pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let signals = EndSignals::block()?;
     let removal_wait = config::parse_duration(&options.removal_wait)

@@ -159,8 +159,8 @@ fn log_repeated(
     news
 }
 
-/// If plugins were asked, sends PostUpdateContainer: with the updated resources, or with those that remain
-/// in force after a failed update (D39).
+/// Sends PostUpdateContainer if plugins were asked, with the updated resources, or after a failed update
+/// with the resources that remain in force (D39).
 ///
 /// # Errors
 /// Fails when it is unknown whether the runtime accepted the update.

@@ -42,8 +42,9 @@ pub(crate) struct Requirement<'n> {
     container: Option<String>,
     ruled: RuledPod,
     is_exempt: bool,
-    /// Whether the default validator's list applies. It does not for a pod without sandbox and folder:
-    /// the validation of the container that announces the pod applies the list.
+    /// Whether the default validator's list applies. At RunPodSandbox it does not for a pod that has
+    /// neither an infrastructure container nor a `lives_with` path: a container announces such a pod,
+    /// and the list is applied when that container is validated.
     is_validated: bool,
     promises: Vec<Promise>,
 }

@@ -49,7 +49,7 @@ fn cgroups(daemon: &Daemon, engine: EngineKind, pod: &api::PodSandbox) -> Option
     let linux = pod.linux.as_ref()?;
     let path = match (linux.cgroups_path.as_str(), linux.cgroup_parent.as_str()) {
         ("", "") => return None,
-        // The parent of any name in the pod's cgroup is the pod's cgroup.
+        // `cgroup_of_pod` takes a container's cgroup path and returns the parent, so any name will do.
         ("", parent) if parent.starts_with('/') => format!("{parent}/-"),
         ("", parent) => format!("{parent}:-:-"),
         (path, _) => path.to_owned(),

@@ -260,7 +260,7 @@ pub(super) fn folder(root: &Path, id: String) -> Result<Option<ContainerFolder>>
     Ok(meta.map(|meta| ContainerFolder { key, is_ours: false, file: (meta.dev(), meta.ino()) }))
 }
 
-/// Whether the process that the runtime recorded lives; false if the process cannot be examined.
+/// Whether the process that the runtime recorded is alive; false if it cannot be examined.
 pub(super) fn lives(host: &Host, key: &ContainerKey) -> bool {
     let state = RuntimeState::read(&state_dir::folder(host, key)).or_absent().flatten();
     let process = state

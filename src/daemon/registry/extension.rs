@@ -26,7 +26,7 @@ pub(crate) struct PluginExecs {
     pub(crate) notes: bool,
 }
 
-/// What is known of the plugins that handled execs and were connected to the previous program or daemon.
+/// Whether plugins that handled execs for the previous program or daemon may still return.
 #[derive(Debug, Default)]
 pub(crate) struct FormerExecs {
     /// Whether plugins of the previous program have yet to be registered again.

@@ -269,7 +269,7 @@ impl Roster {
         departed.push_back((at, row));
     }
 
-    /// Returns the plugins that disconnected or were refused within the last [`SHOWN`], and those that
+    /// Returns plugins that disconnected or were refused within the last [`SHOWN`], and plugins that
     /// disconnected earlier with a strike.
     fn gone(&self, now: Instant) -> Vec<PluginRow> {
         let mut departed = self.departed.borrow_mut();

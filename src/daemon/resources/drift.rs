@@ -124,7 +124,8 @@ pub(super) struct ResourcePlace {
     pub(super) is_direct: bool,
 }
 
-/// Compares the values of these containers (`None`: of all) with the node, and restores those that `put_backs` selects.
+/// Compares the plugin-owned values of the given containers, or of all containers, with the node, and restores drifted
+/// values that `put_backs` selects.
 pub(crate) async fn look(
     daemon: &Rc<Daemon>,
     keys: Option<Vec<ContainerKey>>,

@@ -74,7 +74,7 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
 /// Finds a process's container by its `/proc/PID/cgroup`, among these IDs and cgroup paths. Of several matches the
 /// outermost is right, because a process in a container can make child cgroups of any name. A cgroup with a container's
 /// name matches only if the container's init process is in or below it, because other processes may make cgroups too.
-/// On cgroup v1 the hierarchies must agree: if a process was moved in only one, its container is unknown.
+/// On cgroup v1, all hierarchies that name a container must name the same one; the others are ignored.
 ///
 /// # Errors
 /// Fails when the only matching name is that of a container whose init process is unknown, or when two hierarchies name

@@ -339,8 +339,8 @@ fn is_deferred(
     Ok(true)
 }
 
-/// Carries out the updates that waited for a container's creation or start (even a failed start),
-/// and those that arrive while it does so.
+/// Carries out the updates that were deferred until the container's creation or start had ended, even
+/// if the start failed, and updates that arrive meanwhile.
 pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) {
     for done in 0.. {
         let next =

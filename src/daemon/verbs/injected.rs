@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Chooses the operator's injections that apply to a container that is being created, tries those that may not fit this
-//! node or this document, and records those that fail. `chain` merges those to enforce.
+//! Chooses the operator's injections for a container that is being created, tries each injection that may not fit this
+//! node or this document, and records failures. `chain` merges the enforced injections.
 
 use std::sync::Arc;
 

@@ -227,8 +227,8 @@ struct Rules<'t> {
     items: Vec<Option<Item<'t>>>,
     /// The positions of the rules that allow one device.
     allowing: HashMap<DeviceNumber, Vec<usize>>,
-    /// The access that the rules grant after the last denial. Later rules override earlier ones, so
-    /// rules before the denial have no effect.
+    /// The access that the rules after the last denial grant. Rules before it are not counted: the
+    /// denial may override them, and a second rule that allows the same access does no harm.
     in_force: HashMap<DeviceNumber, BTreeSet<String>>,
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Merges one plugin's adjustment, field by field, in the reference's order.
 //!
-//! Every field changes two values: the combined adjustment that will be applied, and the container
-//! that the next plugin receives (except for the memory policy, which that container does not
-//! have). The first error ends the merge, and the caller drops the partial result. Messages are
-//! destructured in full, so that a new field of the schema breaks the build here instead of being
-//! ignored on a host. Reference: `adjust` and its helpers in NRI's result collector.
+//! Every field changes two values: the combined adjustment that will be applied, and the container that the
+//! next plugin receives (which has no field for the memory policy). The first error ends the merge, and the
+//! caller drops the partial result. Messages are destructured in full, so that a new field of the schema
+//! breaks the build here instead of being ignored on a host. Reference: `adjust` and its helpers in NRI's
+//! result collector.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -72,7 +72,7 @@ impl AdjustmentMerger<'_> {
         Ok(())
     }
 
-    /// Sets the command; after an empty first argument even if another plugin has set it.
+    /// Sets the command. An empty first argument permits replacing another plugin's command.
     fn args(&mut self, args: &[String]) -> Result<(), MergeError> {
         let command = match args {
             [] => return Ok(()),
@@ -190,8 +190,8 @@ impl AdjustmentMerger<'_> {
     }
 }
 
-/// Keeps a removal in the combined message even if values are set after it. NRI: the reference
-/// drops the removal, so that the other values of the original container survive (BUG-08), and
+/// Merges RDT settings. A removal stays in the combined message even if values are set after it. NRI: the
+/// reference drops the removal, so that the other values of the original container survive (BUG-08), and
 /// shows the next plugin none of the values set here (BUG-07).
 fn merge_rdt(
     claims: &mut FieldClaims<'_>,
@@ -233,8 +233,7 @@ fn set_both<T: Clone>(
     resources::set(visible, given);
 }
 
-/// Removes entries, and moves set ones to the end, as the reference does. Without changes no key is
-/// computed, because each is a new string.
+/// Deletes the changed entries, and appends those that are set, as the reference does.
 fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;
@@ -247,14 +246,13 @@ fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     }));
 }
 
-/// Returns the few keys that a reply sets or removes: comparing them costs less than hashing.
+/// Returns the keys that a reply sets or removes: usually so few that comparing costs less than hashing.
 fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
     changes.iter().map(ListChange::key).collect()
 }
 
-/// Replaces set entries in place, appends new ones, and removes others. NRI: the reference
-/// scrambles namespaces (BUG-06). An entry that is removed and set again keeps its position, so it
-/// is not removed in between.
+/// Replaces set entries in place, appends new ones, and deletes removed ones. An entry that one reply removes
+/// and sets keeps its position. NRI: the reference loses the order of namespaces (BUG-06).
 fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     if changes.is_empty() {
         return;

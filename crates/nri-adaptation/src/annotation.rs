@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Annotations of a pod: which value applies to a container, and how it is parsed.
 //!
-//! A value is a boolean or a list of names, both written by the pod's author. An invalid value is
-//! an error, never a guess. Lists use a subset of YAML: `[a, "b"]` (so JSON too) or `- a` on each
-//! line; no comments, anchors, tags, nested or folded texts, and in double quotes only JSON's
-//! escapes. An unquoted text has letters, digits and `_.+-`, the characters of plugin names.
-//! Reference: annotations of NRI's plugins.
+//! A value is a boolean or a list of names, both written by the pod's author. An invalid value is an error,
+//! never a guess. Lists use a subset of YAML: `[a, "b"]` (so JSON too) or `- a` on each line; no comments,
+//! anchors, tags, nested lists or folded strings, and in double quotes only JSON's escapes. An unquoted
+//! string has letters, digits and `_.+-`, the characters of plugin names. Reference: annotations of NRI's
+//! plugins.
 
 use nri_api as api;
 
@@ -39,7 +39,7 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses a list of texts; an empty text or YAML's null is an empty list.
+/// Parses a list of strings; an empty value or YAML's null is an empty list.
 pub(crate) fn list(text: &str) -> Result<Vec<String>, &'static str> {
     let whole = text.trim_matches(BLANKS);
     if whole.is_empty() || NOTHING.contains(&whole) {
@@ -65,7 +65,7 @@ pub(crate) fn plugin_names(text: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Parses the part after the opening bracket.
+/// Parses a list after its opening bracket.
 fn flow(inside: &str) -> Result<Vec<String>, &'static str> {
     let mut items = Vec::new();
     let mut rest = inside.trim_start_matches(BLANKS);
@@ -105,7 +105,7 @@ fn block(text: &str) -> Result<Vec<String>, &'static str> {
     Ok(items)
 }
 
-/// Parses one text; also returns what follows it.
+/// Parses one string; also returns what follows it.
 fn scalar(text: &str) -> Result<(String, &str), &'static str> {
     match text.as_bytes().first() {
         Some(b'"') => double_quoted(text),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One plugin's claims in one container: the fields that it may set and that are still free.
+//! Claims fields of a container for a plugin, if the plugin may set them and no other plugin owns them.
 //!
-//! Every setter claims a field here before it changes the field, so that no field is set without a
-//! recorded owner, or against the operator's `allow` and `deny`. Values are not examined.
+//! Every setter claims a field here before it changes the field, so that no field is set without a recorded
+//! owner, or against the operator's `allow`, `deny` and rules. Values are not examined.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +42,7 @@ pub enum MergeError {
         /// The container being created.
         container: String,
     },
-    /// The operator's configuration forbids the change.
+    /// The plugin's `allow` or `deny` forbids the change.
     #[error(
         "plugin \"{0}\" may not set {field} of container {1} \
          (see allow and deny for this plugin in the configuration)",
@@ -65,7 +65,7 @@ pub enum MergeError {
     TooMany {
         /// The plugin that answered.
         plugin: String,
-        /// The list or map that is too long.
+        /// The list or map that is too long, or all together.
         what: TooMany,
     },
     /// The command line would be replaced by an empty one.
@@ -99,7 +99,7 @@ impl FieldClaims<'_> {
         Ok(self.owners.claim(self.container, field, None, self.plugin)?)
     }
 
-    /// Claims several simple fields, in this order, if they are present.
+    /// Claims, in this order, the simple fields that are marked as present.
     pub(crate) fn claim_present<const N: usize>(
         &mut self,
         fields: [(bool, NriField); N],
@@ -114,7 +114,7 @@ impl FieldClaims<'_> {
         Ok(self.owners.claim(self.container, field, Some(key), self.plugin)?)
     }
 
-    /// Takes a field away from its owner.
+    /// Removes a field's owner, so that this plugin may claim the field.
     pub(crate) fn clear(&mut self, field: NriField, key: Option<&str>) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.clear(self.container, field, key, self.plugin);
@@ -136,7 +136,7 @@ impl FieldClaims<'_> {
         Ok(())
     }
 
-    /// Records the removal of an original value; other plugins may still set it.
+    /// Records the removal of a value of the original container; other plugins may still set it.
     pub(crate) fn note_removal(&mut self, field: NriField, key: &str) -> Result<(), MergeError> {
         self.permit(field)?;
         self.owners.note_removal(self.container, field, key, self.plugin);
@@ -149,14 +149,13 @@ impl FieldClaims<'_> {
         matches!(owner, Some(Owner::Set(_) | Owner::Cleared(_)))
     }
 
-    /// Refuses a field that the operator does not permit, and records one that an audit rule would
-    /// refuse.
     fn permit(&mut self, field: NriField) -> Result<(), MergeError> {
         check(self.rights, self.plugin, self.container, field, self.noted)
     }
 }
 
-/// Refuses a field that the plugin's `allow` and `deny`, or a rule, forbid in this container.
+/// Refuses a field that the plugin's `allow` and `deny`, or a rule, forbid in this container; records in
+/// `noted` one that an audit rule would refuse.
 pub(crate) fn check(
     rights: &Rights,
     plugin: &str,

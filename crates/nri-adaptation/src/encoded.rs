@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A creation's request as bytes. Parts that plugins rarely change are encoded once for all
-//! plugins: the pod, and the mounts, which are most of a container. It decodes nothing.
+//! Encodes the CreateContainer requests of one creation. The pod, and until a plugin changes them the mounts,
+//! usually most of a container, are encoded once for all plugins. It decodes nothing.
 
 use std::mem;
 
@@ -61,7 +61,7 @@ impl EncodedParts {
         Ok(bytes)
     }
 
-    /// Encodes the container without its mounts, and the mounts if they have changed.
+    /// Returns the container encoded without its mounts; encodes the mounts into `self` if they have changed.
     fn others(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
         let mounts = mem::take(&mut container.mounts);
         let others = container.write_to_bytes();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The forty fields that a plugin can own in a container, with NRI's numbers and names.
 //!
-//! The names are used wherever ownership is shown: conflict messages, `owners` in JSON, `allow` and
-//! `deny` in the configuration. The numbers are sent in `OwningPlugins`. This module does not
-//! handle a field's content. Reference: `enum Field` of NRI v0.12.
+//! The names are used in conflict messages, in `owners` in JSON, and for `allow` and `deny` in the
+//! configuration. The numbers are sent in `OwningPlugins`. This module does not handle a field's content.
+//! Reference: `enum Field` of NRI v0.12.
 
 use std::fmt;
 
@@ -86,7 +86,7 @@ impl NriField {
     }
 }
 
-/// A set of fields, and of the right to evict containers.
+/// A set of fields, which may also contain the right to evict containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldSet(u64);
 
@@ -95,7 +95,7 @@ impl FieldSet {
     pub const NONE: Self = Self(0);
     /// Every field, and evictions.
     pub const ALL: Self = Self(u64::MAX);
-    /// Only evictions: no field has this number.
+    /// Only evictions, as bit 0: no field has the number 0.
     pub const EVICTION: Self = Self(1);
 
     /// Returns the set of one field.

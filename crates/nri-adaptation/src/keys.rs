@@ -42,8 +42,8 @@ pub fn rlimit(kind: &str) -> String {
     if upper.starts_with("RLIMIT_") { upper } else { format!("RLIMIT_{upper}") }
 }
 
-/// Returns a huge page size in runtimes' spelling: `2M`, `2MiB` and `2048KB` become `2MB`. A text
-/// that is not a size is unchanged.
+/// Returns a huge page size in runtimes' spelling: `2M`, `2MiB` and `2048KB` become `2MB`. A string that is
+/// not a positive size is unchanged.
 pub fn hugepage(size: &str) -> String {
     let Some(mut bytes) = bytes(size) else { return size.to_owned() };
     let mut unit = 0;

@@ -2,11 +2,11 @@
 //! Merges entries that are set and removed by name: mounts, variables, devices, namespaces; and
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
-//! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container; for a list, not if the same reply sets the entry again. Within one reply all removals
-//! are applied first, wherever they are in the list. In the container that the next plugin receives,
-//! only maps are changed here; the caller changes lists.
+//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and leaves
+//! its mark in the combined adjustment, so that the entry is also removed from the original container; a list
+//! has no mark if the same reply sets the entry again. Within one reply all removals are applied first,
+//! wherever they are in the list. In the container that the next plugin receives, only maps are changed here;
+//! the caller changes lists.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +21,7 @@ pub(crate) trait Listed: Clone {
     const FIELD: NriField;
     /// Whether a plugin owns the removal of an entry even if no plugin had set the entry.
     const REMOVAL_IS_OWNED: bool = false;
-    /// Whether the mark of an earlier plugin stays when a later one sets the entry again.
+    /// Whether an earlier plugin's removal mark stays when a later plugin sets the entry again.
     const MARKER_STAYS: bool = false;
 
     /// Returns the name as the plugin wrote it.
@@ -87,8 +87,7 @@ impl<T> ListChange<T> {
     }
 }
 
-/// Merges one plugin's entries into the combined adjustment and returns the change of each key,
-/// removals first.
+/// Merges one plugin's entries into the combined adjustment and returns the changes, removals first.
 ///
 /// NRI: for variables and devices the reference loses the mark, so an original value cannot be
 /// removed (BUG-01, BUG-02); namespaces cannot be overridden (BUG-06). Here, entries of all four
@@ -122,7 +121,7 @@ pub(crate) fn merge_list<T: Listed>(
     Ok(removed.chain(set).collect())
 }
 
-/// Applies removals and additions to the combined list, in one pass for any number of them.
+/// Applies removals and additions to the combined list, in one pass.
 fn combine<T: Listed>(
     removals: &[(String, &T)],
     additions: &[(String, &T)],
@@ -155,9 +154,9 @@ fn combine<T: Listed>(
 
 /// Merges one plugin's map into the combined adjustment and the next plugin's container.
 ///
-/// When a key was removed and set again, the combined map has both the mark and the new value;
-/// removals are applied first. NRI: after a removal alone, the reference still shows the value,
-/// with its old owner (BUG-03, BUG-04, BUG-05).
+/// When a key was removed and set again, the combined map has both the mark and the new value, to be applied
+/// in this order. NRI: after a removal, the reference still shows the value to the next plugin (BUG-03,
+/// BUG-04, BUG-05).
 pub(crate) fn merge_map<V: Clone + Default>(
     claims: &mut FieldClaims<'_>,
     field: NriField,
@@ -165,8 +164,8 @@ pub(crate) fn merge_map<V: Clone + Default>(
     combined: &mut HashMap<String, V>,
     visible: &mut HashMap<String, V>,
 ) -> Result<(), MergeError> {
-    // Sorted, so that equal replies fail with equal messages. `-` sorts before any letter, but not
-    // before every possible first character of a key, so there are two passes.
+    // Sorted, so that equal replies fail with equal messages. Two passes put removals first: some characters
+    // sort before `-`.
     let mut given: Vec<(&String, &V)> = given.iter().collect();
     given.sort_by_key(|(key, _)| *key);
     for key in given.iter().filter_map(|(key, _)| keys::marked(key)) {

@@ -26,17 +26,16 @@ use nri_api as api;
 pub struct Creation {
     /// The container as the engine requested it, copied before the first reply or offer changes it.
     pristine: Option<Box<api::Container>>,
-    /// The request for the next plugin: its container has the changes of the plugins so far.
+    /// The request for the next plugin: its container has the changes and offered values so far.
     request: api::CreateContainerRequest,
     encoded: EncodedParts,
     combined: api::ContainerAdjustment,
-    /// The updates of other containers, and the owners of all fields, also of the created
-    /// container's.
+    /// The updates of other containers, and the owners of all fields, including the created container's.
     updates: Updates,
     offers: Vec<Offer>,
-    /// The offered fields that are not settled yet, each owned by the source of its offer.
+    /// The offered fields, each owned by the source of its offer.
     offered: Owners,
-    /// The values of the engine's container, computed at the first offer.
+    /// The fields that the engine's container has, computed at the first offer.
     present: Option<HashSet<Slot>>,
     yielded: Vec<Yielded>,
 }
@@ -111,7 +110,7 @@ impl Creation {
         &self.request
     }
 
-    /// Returns the container with the changes of all plugins so far.
+    /// Returns the container with the changes and offered values so far.
     pub fn container(&self) -> &api::Container {
         &self.request.container
     }
@@ -124,8 +123,8 @@ impl Creation {
         self.encoded.request(&mut self.request)
     }
 
-    /// Encodes the container with the changes of all plugins so far, without the parts of its
-    /// resources that were added for plugins and stayed empty.
+    /// Encodes the container with the changes and offered values so far, without the parts of its resources
+    /// that were added for plugins and stayed empty.
     ///
     /// # Errors
     /// Fails if the container is too large for a message.
@@ -145,8 +144,8 @@ impl Creation {
         self.updates.owners()
     }
 
-    /// Merges the reply of one plugin. A failure consumes the creation, so that no plugin receives
-    /// half a reply, and no copy is needed.
+    /// Merges the reply of one plugin. A failure drops the creation, which then has a part of the reply; so
+    /// no copy is needed.
     pub fn answer(
         mut self,
         plugin: &str,
@@ -173,7 +172,7 @@ impl Creation {
     /// owns no field before [`Creation::settle`].
     ///
     /// # Errors
-    /// Fails in the cases in which a reply with the values that do not yield would fail.
+    /// Fails if there are too many entries, or if a reply with the values that do not yield would fail.
     pub fn offer(
         mut self,
         from: &str,
@@ -196,10 +195,10 @@ impl Creation {
         Ok(self)
     }
 
-    /// Merges the offered values that did not yield, once every plugin has answered.
+    /// Merges the offered values that did not yield; to be called once every plugin has answered.
     ///
     /// # Errors
-    /// Fails in the cases in which a reply with the values that do not yield would fail.
+    /// Fails if a reply with the values that do not yield would fail.
     pub fn settle(mut self) -> Result<Self, MergeError> {
         // An offer would have copied the container, so there is none to settle.
         let Some(pristine) = &self.pristine else { return Ok(self) };
@@ -303,7 +302,7 @@ fn strip(adjust: &mut api::ContainerAdjustment) {
     resources::strip_empty(&mut adjust.linux);
 }
 
-/// Clears `remove` if every member is set again, as the reference does.
+/// Clears RDT's `remove` if every member is set again, as the reference does.
 fn show_rdt(adjust: &mut api::ContainerAdjustment) {
     let Some(linux) = adjust.linux.as_mut() else { return };
     let Some(rdt) = linux.rdt.as_mut() else { return };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Offers: values that are set only if neither the container, an earlier offer nor any plugin, earlier
-//! or later, sets one.
+//! Offers: values that yield to the container's, to those of earlier offers, and to every value that any
+//! plugin sets or removes.
 //!
-//! Later plugins receive an offer. Its source owns no field until all plugins have answered; then
-//! the values that no plugin set or removed are merged like a reply. Values are not examined.
+//! Later plugins receive the offered values. The source of an offer owns no field until all plugins have
+//! answered; then the values that no plugin set or removed are merged like a reply. Values are not examined.
 
 use std::collections::HashSet;
 
@@ -87,8 +87,8 @@ impl Slot {
         }
     }
 
-    /// Returns the plugin that set or removed the value in this container; `None` for a device rule,
-    /// which cannot conflict.
+    /// Returns the plugin, or source of an offer, that owns the value in this container; `None` for a device
+    /// rule, which cannot conflict.
     fn plugin_in(&self, owners: &Owners, container: &str) -> Option<String> {
         let Self::Field(field, key) = self else { return None };
         let owner = owners.owner(container, *field, key.as_deref())?;
@@ -96,8 +96,8 @@ impl Slot {
     }
 }
 
-/// Removes from `adjust` the values that the container has (`present`) and those in `owners`;
-/// returns the removed ones.
+/// Removes from `adjust` the values of the fields that the container has (`present`) or that have an owner in
+/// `owners`; returns the removed ones.
 pub(crate) fn give_way(
     from: &str,
     adjust: &mut api::ContainerAdjustment,
@@ -121,7 +121,7 @@ pub(crate) fn give_way(
     yielded
 }
 
-/// Returns every value of an adjustment.
+/// Returns the field of every value of an adjustment.
 pub(crate) fn slots(adjust: &api::ContainerAdjustment) -> HashSet<Slot> {
     let mut found = HashSet::new();
     retain(&mut adjust.clone(), &mut |slot| {
@@ -148,7 +148,7 @@ fn filter<T>(keep: Keep<'_>, field: NriField, value: &mut MessageField<T>) {
     }
 }
 
-/// Removes a text that `keep` refuses.
+/// Removes a string that `keep` refuses.
 fn filter_text(keep: Keep<'_>, field: NriField, value: &mut String) {
     if !value.is_empty() && !one(keep, field) {
         value.clear();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Owners of fields: the table that reveals conflicts between two plugins.
 //!
-//! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
-//! conflict, even by the same plugin. Clearing removes a field's owner, and then only the plugin
-//! that cleared it last may claim it. Hooks accumulate and never conflict. Values are not examined.
-//! Reference: the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
+//! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a conflict,
+//! even by the same plugin. Clearing removes a field's owner, and then only the plugin that cleared it last
+//! may claim it. Hooks and device rules accumulate and never conflict. Values are not examined. Reference:
+//! the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,12 +17,12 @@ use nri_api as api;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Owners {
     containers: BTreeMap<String, ContainerOwners>,
-    /// The values that changes since [`Owners::begin`] replaced; `None` before it, and after
-    /// `commit` or `roll_back`.
+    /// The owners that claims since [`Owners::begin`] replaced; `None` before it, and after `commit` or
+    /// `roll_back`.
     journal: Option<Vec<Before>>,
 }
 
-/// The value in one container before one change.
+/// The owner of a field, or of a device rule, before one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Before {
     Slot((NriField, Option<String>), Option<Owner>),
@@ -34,8 +34,9 @@ enum Before {
 pub(crate) struct ContainerOwners {
     /// The key is `None` for simple fields.
     slots: BTreeMap<(NriField, Option<String>), Owner>,
-    /// Cgroup device rules by their text. NRI has no field for them, and they never conflict; they
-    /// are recorded so that `explain` can name the plugin that granted access to a device.
+    /// The plugins that requested each cgroup device rule, by the rule's text. NRI has no field for these
+    /// rules, and they never conflict; they are recorded so that `explain` can name the plugin that granted
+    /// access to a device.
     device_rules: BTreeMap<String, String>,
 }
 
@@ -241,7 +242,7 @@ impl Owners {
         api::OwningPlugins { owners: owners.collect(), ..Default::default() }
     }
 
-    /// Returns the owners of a container's fields for operators: `Env[PATH]` belongs to `10-foo`.
+    /// Returns the owners of a container's fields, as operators see them: `Env[PATH]` with `10-foo`.
     pub fn to_flat(&self, container: &str) -> BTreeMap<String, String> {
         let Some(ContainerOwners { slots, device_rules }) = self.containers.get(container) else {
             return BTreeMap::new();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Overlays Linux resources on others, for both adjustments and updates.
 //!
-//! Claiming and overlaying are two steps, so that a refused reply changes nothing. A value of zero
-//! is present; an empty `cpus` or `mems` is absent. Values are not validated here. Reference:
-//! semantics of the resource setters in NRI's result collector.
+//! Claiming and overlaying are two steps, so that a refused claim changes no value. A value of zero is
+//! present; an empty `cpus` or `mems` is absent. Values are not validated here. Reference: semantics of the
+//! resource setters in NRI's result collector.
 
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ pub(crate) fn set<T: Clone>(base: &mut MessageField<T>, over: &MessageField<T>) 
     }
 }
 
-/// Replaces each entry of the same key in place, or appends it. NRI: the reference appends, so that
+/// Puts each entry in place of the one with its key, or else appends it. NRI: the reference appends, so that
 /// plugins receive page sizes and limits twice (BUG-09).
 pub(crate) fn put_all<T: Clone>(list: &mut Vec<T>, entries: &[T], key: impl Fn(&T) -> String) {
     if entries.is_empty() {

@@ -148,8 +148,8 @@ impl Rights {
         (against().find(|ruling| !ruling.is_audit), against().filter(|ruling| ruling.is_audit))
     }
 
-    /// Checks that a plugin may set a field of a container, for a value that adjustments cannot
-    /// contain. Returns what a rule in audit mode would refuse.
+    /// Checks that a plugin may set a field of a container, for a change that is not in an adjustment.
+    /// Returns what a rule in audit mode would refuse.
     ///
     /// # Errors
     /// Fails if the operator does not permit the field.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fields of the schema's messages, as a constant; a test compares them with the schema and
-//! prints the lines that it should have. Data only.
+//! The fields of the schema's messages, as a constant; a test compares them with the schema and prints the
+//! expected lines. Data only.
 
 /// A message: its name; two sets of field numbers as bits, for fields encoded as a number and for
 /// fields with a length prefix (a list of numbers may be either); and its fields that are messages,

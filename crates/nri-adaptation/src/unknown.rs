@@ -13,13 +13,13 @@ use protobuf::{CodedInputStream, Message};
 
 use crate::schema::{KnownFields, MESSAGES};
 
-/// Returns the places of unknown fields in a message, each once, in the order of the schema, such as
-/// `CreateContainerResponse.adjust field 99`.
+/// Returns the places of unknown fields in a message, such as `CreateContainerResponse.adjust field 99`.
 pub(crate) fn fields<M: Message>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }
 
-/// Lists the places of unknown fields of a message; each place begins with `name`.
+/// Lists the places of unknown fields of a message, each once, and at most 100; each place begins with
+/// `name`.
 pub fn unknown_fields<M: Message>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     // Encoding fails only if a required field is missing, and NRI's messages have none.

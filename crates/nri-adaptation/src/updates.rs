@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Updates of existing containers and evictions that plugins request.
 //!
-//! Updates of one container by several plugins become one, in order of first mention; the container
-//! of an UpdateContainer request comes last. A conflicting update that may fail is dropped
-//! silently; one of another container that a rule does not permit is dropped and listed (D44).
-//! Evictions are collected once per container. This module does not check whether a container
-//! exists, or apply a value. Reference: `update` and `getContainerUpdate` of NRI's result
-//! collector.
+//! Updates of one container by several plugins become one, in order of first mention; the container of an
+//! UpdateContainer request comes last. A conflicting update with `ignore_failure` is dropped silently; an
+//! update of another container, or an eviction, that a rule does not permit is dropped and listed (D44).
+//! Evictions are collected once per container. This module does not check whether a container exists, or
+//! apply a value. Reference: `update` and `getContainerUpdate` of NRI's result collector.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -43,11 +42,11 @@ pub struct DroppedRequest {
     pub note: RuleNote,
     /// Whether the request is an eviction.
     pub is_eviction: bool,
-    /// Whether the plugin ignores this failure.
+    /// Whether the update has `ignore_failure`.
     pub ignores_failure: bool,
 }
 
-/// The subject of the request.
+/// The container that the engine's request is about.
 #[derive(Debug, Clone, Default)]
 enum UpdateSubject {
     /// A container that does not exist yet: it is adjusted, not updated.
@@ -62,7 +61,8 @@ enum UpdateSubject {
 /// The result of all plugins' replies.
 #[derive(Debug, Clone)]
 pub struct Updated {
-    /// One for each container; the request's container is last, if any plugin changed it.
+    /// One for each container. If any plugin changed the request's container, its update is last, and
+    /// includes the values of the request.
     pub updates: Vec<api::ContainerUpdate>,
     /// The resources that plugins set in the request's container, without the request's.
     pub answered: Option<api::LinuxResources>,
@@ -96,7 +96,7 @@ impl Updates {
         Self::new(UpdateSubject::Updated(Box::new(request)))
     }
 
-    /// Begins the updates of a StopContainer request; they may be of any container.
+    /// Begins updates that may be of any container, such as those of a StopContainer request.
     pub fn for_stop() -> Self {
         Self::new(UpdateSubject::Any)
     }
@@ -236,7 +236,7 @@ impl Updates {
         };
         let container_id = asked.as_ref().unwrap_or(container_id);
         if container_id.is_empty() {
-            // The reference marshals a missing entry to an empty one.
+            // Go marshals a nil update to an empty one.
             return Ok(());
         }
         if !self.is_subject(container_id)
@@ -280,10 +280,10 @@ impl Updates {
         Ok(())
     }
 
-    /// Claims everything that an update sets, or nothing; false if the update is to be dropped.
+    /// Claims everything that an update sets; returns false, without claims, if the update is to be dropped.
     ///
-    /// NRI: the reference keeps the claims before the one that failed (BUG-14), and reads the pids
-    /// limit from the wrong message (BUG-10).
+    /// NRI: the reference keeps the claims before one that failed (BUG-14), and reads the pids limit from the
+    /// wrong message (BUG-10).
     fn claim(
         &mut self,
         plugin: &str,
@@ -307,7 +307,7 @@ impl Updates {
                 self.owners.roll_back(container);
                 Ok(false)
             }
-            // The other container is protected, and the request continues.
+            // Drops only the update of the other container; the request continues.
             Err(MergeError::AgainstRule(note)) if !self.is_subject(container) => {
                 self.owners.roll_back(container);
                 self.drop_request(note, false, ignore_failure);

@@ -2,10 +2,10 @@
 //! The built-in validator: refuses changes of a new container that the operator forbids to all
 //! plugins, and containers whose required plugins are missing.
 //!
-//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing.
-//! Messages are those of the reference except for doubled blanks, so that searches for them
-//! succeed. As in the reference, hooks cannot be removed and updates are not checked (BUG-28).
-//! Reference: `plugins/default-validator` of NRI v0.12.
+//! It judges one ValidateContainerAdjustment request, as a plugin would, and changes nothing. Messages are
+//! the reference's, without its doubled blanks, so that operators find them in searches. As in the reference,
+//! hooks cannot be removed and updates are not checked (BUG-28). Reference: `plugins/default-validator` of
+//! NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +18,8 @@ use nri_api as api;
 /// The annotation with which a pod requires plugins in addition to those of the operator.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
-/// Maximum plugins that one pod may require with its annotations, more than any node has. A
-/// truncated list would admit the pod without the others, so the pod is refused.
+/// Maximum plugins that one pod may require with its annotations, more than any node has. More are refused: a
+/// truncated list would admit the pod without the others.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
 /// Maximum characters of an annotation in a message.
@@ -30,7 +30,7 @@ const LONGEST_REFUSAL: usize = 1000;
 /// The changes to refuse; none by default. The fields are the keys of `[nri.default_validator]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DefaultValidator {
-    /// Whether adjustments are checked at all.
+    /// Whether the validator checks anything at all.
     pub enable: bool,
     /// Whether to refuse OCI hooks.
     pub reject_oci_hook_adjustment: bool,
@@ -87,9 +87,9 @@ impl DefaultValidator {
         let custom = ("custom", self.reject_custom_seccomp_adjustment);
         let unconfined = ("unconfined", self.reject_unconfined_seccomp_adjustment);
         let mut kinds = match container.linux.seccomp_profile.as_ref() {
-            // NRI: a container without a profile counts as unconfined. An engine's document has
-            // policies but no profiles, so a policy without a profile may be of either kind: each
-            // flag refuses it, so that every set flag takes effect.
+            // NRI: a container without a profile counts as unconfined. An engine's document has policies but
+            // no profiles, so a policy without a profile may be of any kind, and each of the three flags
+            // refuses its change.
             None if container.linux.seccomp_policy.is_some() => {
                 vec![runtime_default, custom, unconfined]
             }

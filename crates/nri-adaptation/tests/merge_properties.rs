@@ -118,7 +118,7 @@ impl FieldRequest {
         }
     }
 
-    /// Makes the request in `resources`, if updates can make it as well.
+    /// Adds the request to `resources`, if it sets a resource.
     fn put_resource(&self, resources: &mut api::LinuxResources) {
         match *self {
             Self::Hugepage(k, v) => resources.hugepage_limits.push(api::HugepageLimit {

@@ -139,7 +139,7 @@ fn pids(limit: i64) -> api::LinuxResources {
     api::LinuxResources { pids, ..Default::default() }
 }
 
-/// Returns a message that is written as this JSON.
+/// Parses a message from JSON.
 fn read<M: protobuf::MessageFull>(json: &str) -> M {
     nri_api::json::read(&serde_json::from_str(json).unwrap()).unwrap()
 }

@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// A field with removal marks, accessed by one entry per key.
+/// A field whose entries can be removed by marks.
 struct RemovalCase {
     field: NriField,
     key: &'static str,

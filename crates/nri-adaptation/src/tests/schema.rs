@@ -8,8 +8,7 @@ use protobuf::reflect::{
 
 use super::*;
 
-/// Returns the lines of a message in the table, by name. Each map of messages has its own line for
-/// an entry.
+/// Returns a message's line in the table, and one for each map of messages, each with its name.
 fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
     let (mut bits, mut inside, mut lines) = ([0_u64; 2], Vec::new(), Vec::new());
     for field in message.fields() {
@@ -42,7 +41,7 @@ fn lines(message: &MessageDescriptor) -> Vec<(String, String)> {
     lines
 }
 
-/// Whether the field may be encoded as a number, and with a length.
+/// Whether the field may be encoded as a number, and whether with a length prefix.
 fn forms(field: &FieldDescriptor) -> (bool, bool) {
     let form = field.proto().type_();
     let has_length = matches!(form, Type::TYPE_STRING | Type::TYPE_BYTES | Type::TYPE_MESSAGE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sets a variable of each container to a greeting, which is the plugin's configuration.
+//! Sets a variable of each container to a greeting from the plugin's configuration, and the container's name.
 //!
 //! `cargo run -p nri-plugin --example greeter -- --socket /var/run/nri/nri.sock --reconnect`
 

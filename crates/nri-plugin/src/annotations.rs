@@ -3,9 +3,8 @@
 
 use nri_api as api;
 
-/// Returns the annotation `key` of `pod` that applies to the container called `container`, after
-/// the key under which it was found: `KEY/container.NAME`, else `KEY/pod`, else `KEY`. The first of
-/// these that exists is returned, even if its value is empty.
+/// Returns key and value of the pod's annotation `key` that applies to the container called `container`: the
+/// first of `KEY/container.NAME`, `KEY/pod` and `KEY` that exists, even if its value is empty.
 #[must_use]
 pub fn annotation<'a>(
     pod: &'a api::PodSandbox,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers as builders: the adjustment of a container that is being created, and updates of existing
-//! ones. Each converts with `into()` to the protocol's message, but only for requests that it may answer.
-//! Values are not checked.
+//! Answers as builders: the adjustment of a container that is being created, and updates of existing ones.
+//! Each converts with `into()` to the responses that may contain it, and to no other. Values are not checked.
 
 use nri_api as api;
 
@@ -250,7 +249,7 @@ impl Updates {
         self
     }
 
-    /// Also evicts a container; not possible in answers to Synchronize and StopContainer.
+    /// Adds an eviction; the result cannot answer Synchronize or StopContainer.
     pub fn evict(self, container_id: &str, reason: &str) -> UpdatesWithEvictions {
         UpdatesWithEvictions::from(self).evict(container_id, reason)
     }

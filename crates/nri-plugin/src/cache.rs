@@ -24,7 +24,7 @@ pub(crate) const EVENTS: &[Event] = &[
 /// The pods and containers of the node. A plugin that has one returns it from
 /// [`Handler::cache`](crate::Handler::cache).
 ///
-/// A container enters the cache at PostCreateContainer or Synchronize, so never if its creation fails.
+/// A container enters the cache after its creation, not at CreateContainer.
 #[derive(Debug, Default)]
 pub struct Cache(RwLock<Objects>);
 

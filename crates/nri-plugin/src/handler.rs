@@ -210,8 +210,8 @@ handlers! {
     /// A pod is removed.
     remove_pod_sandbox(request: api::RemovePodSandboxRequest) -> ();
 
-    /// A container is about to be created: the only event whose answer can adjust the container.
-    /// The request contains the changes of plugins with a lower index.
+    /// A container is about to be created: the only event whose answer can adjust the container. The request
+    /// contains the changes of the plugins that were asked earlier.
     create_container(request: api::CreateContainerRequest) -> api::CreateContainerResponse;
 
     /// A container was created; its process waits for the start.

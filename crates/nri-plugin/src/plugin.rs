@@ -23,9 +23,10 @@ use crate::{HandlerError, Result};
 /// The socket on which runtimes listen for plugins.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// Pauses between attempts to reach an unavailable runtime. Each is shortened by a random part of
-/// up to half, so that a node's plugins do not all reconnect together.
+/// First pause between attempts to reach a runtime; each next one is twice as long. A random part of up to
+/// half is cut off each, so that a node's plugins do not all reconnect together.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause between these attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A connection that lasted this long resets the pauses.
 const STABLE: Duration = Duration::from_secs(5);
@@ -250,7 +251,7 @@ impl PluginHandle {
     /// 503.
     ///
     /// # Errors
-    /// Fails when no connection can be accepted.
+    /// Fails when accepting a connection fails.
     pub async fn serve_readiness(&self, listener: TcpListener) -> std::io::Result<()> {
         loop {
             let (stream, _peer) = listener.accept().await?;

@@ -61,7 +61,7 @@ impl Service {
         Arc::clone(&self.refused)
     }
 
-    /// Records a refusal at the start, which ends the plugin whether or not it is reported.
+    /// Records that the plugin refused its configuration or Synchronize, which ends the plugin.
     fn start_refused(&self, error: HandlerError) -> ttrpc::Error {
         let _only_the_first_counts = self.refused.set(error.to_string());
         refusal(error)

@@ -20,7 +20,7 @@ pub(crate) fn knows_later_events(request: &api::ConfigureRequest) -> Option<bool
     if !request.NRI_version.is_empty() {
         return Some(true);
     }
-    // Runtimes state their time-outs since v0.7.
+    // Runtimes state their time-outs since NRI v0.7.
     if request.request_timeout == 0 {
         return Some(false);
     }

@@ -99,6 +99,7 @@ fn held(value: &'static str) -> Arc<Setter> {
 
 /// A time limit that answers never reach, even on a busy machine.
 const ANSWERED: Duration = Duration::from_secs(60);
+/// A time limit that passes while a held handler waits.
 const UNANSWERED: Duration = Duration::from_millis(300);
 
 async fn with_a_pod() -> Runtime {
@@ -320,8 +321,8 @@ fn greeter() -> &'static Path {
     })
 }
 
-/// Runs the example as a runtime launches a plugin: its socket is descriptor 3, and it inherits
-/// nothing else.
+/// Runs the example as a runtime launches a plugin: with its socket as descriptor 3, and no other
+/// environment.
 fn launch(socket: std::os::unix::net::UnixStream, number: &str) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(greeter());

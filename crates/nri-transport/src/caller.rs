@@ -31,7 +31,7 @@ use nri_api as api;
 /// The name of NRI's plugin service.
 pub const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const EXTENSION_SERVICE: &str = "nri.extension.v1alpha1.PluginExtension";
-/// Maximum bytes of service, method and other fields around the request.
+/// Bytes reserved for service, method and other fields around the request.
 const ENVELOPE: usize = 200;
 /// Bytes that a metadata pair needs in addition to its key and value.
 const PAIR: usize = 16;

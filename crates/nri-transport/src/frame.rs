@@ -31,7 +31,9 @@ pub(crate) const BEFORE: usize = 2 * FRAME_HEADER;
 pub(crate) const TTRPC_HEADER: usize = 10;
 /// Offset of the message type in the header of a ttRPC message.
 pub(crate) const TYPE: usize = 8;
+/// Message type of a request.
 pub(crate) const REQUEST: u8 = 1;
+/// Message type of a response.
 pub(crate) const RESPONSE: u8 = 2;
 
 /// Returns the length with header of the message that begins here, once its header has arrived.

@@ -220,7 +220,7 @@ pub async fn serve_runtime(
     start(trunk, connection, OnceCell::new(), launched_as, upcalls).await
 }
 
-/// Serves a plugin that another program of this process has registered and synchronized.
+/// Serves a plugin that was registered and synchronized before this process executed the current program.
 ///
 /// # Errors
 /// Fails when ttRPC cannot serve the connection.

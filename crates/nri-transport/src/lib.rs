@@ -9,9 +9,9 @@
 //!
 //! * [`split`] returns both connections as byte streams for ttRPC's clients and servers, for the
 //!   plugin's side.
-//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first, for the runtime's side. It
-//!   copies each request once, and [saves](PluginCaller::save) a connection between two calls for
-//!   another program of the process.
+//! * [`split_to_call`] returns a [`PluginCaller`] instead of the first, for the runtime's side. It encodes
+//!   each request directly into frames, and [saves](PluginCaller::save) a connection between two calls for
+//!   the program that this process executes next.
 //! * [`serve_runtime`] and [`register`] are the two sides of the registration.
 //!
 //! ```

@@ -31,8 +31,9 @@ use crate::unread::{Blob, OpenRequests, Unread};
 /// The reason when the plugin closed its connection between two frames.
 pub const CLOSED: &str = "it closed the connection";
 
-/// Size of a read in bytes, and its maximum for the beginning of a large frame.
+/// Size of a read, in bytes, unless a larger frame has begun.
 const READ_AT_ONCE: usize = 8 << 10;
+/// Maximum size of a read, in bytes, for a frame of which less has arrived.
 const READ_AT_MOST: usize = 256 << 10;
 /// Maximum bytes that a connection may send before it has registered as a plugin. An index, a name
 /// and a version need about a hundred.
@@ -68,8 +69,8 @@ pub fn split_to_call(stream: UnixStream) -> io::Result<(Trunk, PluginCaller, Con
     start_to_call(stream, Trunk::new(false), SavedTrunk::default())
 }
 
-/// Continues with a runtime's stream that another program of this process has
-/// [saved](PluginCaller::save).
+/// Continues with a runtime's stream that this process [saved](PluginCaller::save) before it executed the
+/// current program.
 ///
 /// # Errors
 /// Fails when the event loop cannot register the stream.
@@ -106,7 +107,7 @@ fn start_to_call(
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reading {
     pub(crate) unread: Unread,
-    /// The requests on the runtime connection.
+    /// The plugin's unanswered requests.
     pub(crate) requests: OpenRequests,
     pub(crate) pause: Pause,
 }
@@ -136,7 +137,7 @@ impl Pause {
     }
 }
 
-/// A trunk between two calls, saved for the program that replaces this one.
+/// A trunk between two calls, saved for the program that this process executes next.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedTrunk {
     /// Received bytes that are not yet a complete frame.
@@ -259,9 +260,8 @@ async fn read(
     }
 }
 
-/// Returns the reason for ending a connection whose peer begins a frame or request that is too
-/// long: ttRPC would skip such a request, but another program of this process could not continue in
-/// the middle of it.
+/// Returns the reason for ending a connection whose peer begins a frame or request that is too long: ttRPC
+/// would skip such a request, but the next program of this process could not continue in the middle of it.
 fn too_long(what: &str, length: usize) -> String {
     format!("it sent a {what} of {length} bytes, at most {FRAME_LIMIT} are read")
 }
@@ -317,8 +317,8 @@ async fn read_frames(
                 return too_long("request", length);
             }
         }
-        // An unregistered trunk gets no larger buffer for the beginning of a frame.
-        // A peer claims no more memory than READ_AT_MOST for a frame of which it sends nothing.
+        // A frame's stated length alone reserves little memory: READ_AT_MOST, before the registration
+        // READ_AT_ONCE. Once more has arrived, the buffer may double.
         let most =
             if trunk.is_registered() { unread.arrived().max(READ_AT_MOST) } else { READ_AT_ONCE };
         match unread.read(reader, unread.missing().clamp(READ_AT_ONCE, most)).await {

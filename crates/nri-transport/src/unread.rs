@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for
-//! another program of this daemon. Of messages, only the headers are read.
+//! Bytes received from a plugin and not processed yet, in a form that can be saved at any time for the
+//! program that this process executes next. Of messages, only the headers are read.
 
 use std::future::poll_fn;
 use std::io;

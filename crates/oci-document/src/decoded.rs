@@ -132,7 +132,7 @@ fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
     if key.bytes().any(has_case) { Cow::Owned(fold(key)) } else { key.clone() }
 }
 
-/// Returns the string at `at` and its end, if every reader reads the same.
+/// Returns the string at `at` and its end; `None` if readers may read it differently.
 fn plain_text(text: &[u8], at: usize) -> Option<(Cow<'_, str>, usize)> {
     let end = scan::string_end(text, at)?;
     let literal = text.get(at..end)?;
@@ -174,7 +174,8 @@ fn read(text: &[u8], span: &Range<usize>, name: &str, depth: usize) -> Result<Va
     })
 }
 
-/// Replaces each `null` in the lists of a value, the member `name` of the object `of`.
+/// Replaces each `null` in the lists of a value with what Go reads. The value is the member `name` of the
+/// object `of`.
 fn fill(value: &mut Value, name: &str, of: &str) {
     match value {
         Value::Object(members) => {

@@ -18,8 +18,8 @@ use crate::array::Array;
 use crate::gojson::{fold, is_field};
 use crate::scan::{self, MemberSpan};
 
-/// The largest document in bytes: engines write smaller ones, and reading it takes the node's
-/// memory.
+/// Length of the largest accepted document, in bytes: engines write smaller ones, and a document is in memory
+/// as a whole.
 pub const MAX_BYTES: usize = 16 << 20;
 
 /// The reason why a document cannot be edited.

@@ -21,7 +21,7 @@ use crate::{Result, async_trait};
 /// Pods and containers for Synchronize.
 pub(super) type Snapshot = (Vec<api::PodSandbox>, Vec<api::Container>);
 
-/// What plugins may change at any time.
+/// The state that plugins may change at any time.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) containers: BTreeMap<String, api::Container>,

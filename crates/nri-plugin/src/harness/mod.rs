@@ -430,7 +430,7 @@ impl Runtime {
     /// returns their answers.
     ///
     /// # Errors
-    /// Fails when the file cannot be read, and at a line that cannot be parsed.
+    /// Fails when the file cannot be read, and at an invalid line.
     pub async fn replay(&mut self, recording: &Path) -> Result<Vec<Answered>> {
         recording::replay(self, recording).await
     }
@@ -470,7 +470,7 @@ impl Drop for Runtime {
     }
 }
 
-/// Returns the engine's part of an update.
+/// Returns the values that the engine sets, as an update.
 fn engine_update(request: &api::UpdateContainerRequest) -> api::ContainerUpdate {
     let resources = request.linux_resources.clone();
     let linux = api::LinuxContainerUpdate { resources, ..Default::default() };

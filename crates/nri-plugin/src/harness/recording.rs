@@ -27,7 +27,7 @@ pub struct Answered {
     pub error: Option<String>,
 }
 
-/// The answers to one line's request, before its outcome is known.
+/// The merged answers to one request: the adjustment and the updates.
 #[derive(Default)]
 struct Answer(Option<api::ContainerAdjustment>, Vec<api::ContainerUpdate>);
 
@@ -42,7 +42,7 @@ pub(super) async fn replay(runtime: &mut Runtime, path: &Path) -> Result<Vec<Ans
         if let Some(state) = line.get("state") {
             set_state(runtime, state).map_err(|error| invalid(error.to_string()))?;
         }
-        // Only the command `replay` uses lines about the node's plugins and the end.
+        // Lines about the node's plugins, and the last line, are only for the command `replay`.
         let Some(name) = line.get("call").and_then(Value::as_str) else { continue };
         let event = ALL_EVENTS.into_iter().find(|event| event.name() == name);
         let event = event.ok_or_else(|| invalid(format!("there is no request {name:?}")))?;
@@ -74,7 +74,8 @@ fn message<M: MessageFull>(value: &Value) -> Result<M> {
     Ok(api::json::read(value)?)
 }
 
-/// Fails if the request cannot be parsed; the inner result is the outcome once it was sent.
+/// Sends a recorded request. Fails if it cannot be parsed; the inner result is the plugins' answer or
+/// refusal.
 async fn send(runtime: &mut Runtime, event: Event, request: &Value) -> Result<Result<Answer>> {
     macro_rules! notified {
         ($request:ident) => {{

@@ -2,9 +2,9 @@
 //! Finds the members in which two documents differ, named like plugins' changes: `process.env[A]`,
 //! `mounts[/x]`, `linux.resources.memory.limit`.
 //!
-//! A value that means the same as an absent member (`null`, `false`, `""`, an empty list) is
-//! treated as absent, because a program that rewrites a document may omit it. The result has no
-//! values, so it contains no secrets.
+//! A value that means the same as an absent member (`null`, `false`, `""`, an empty list, an object of only such
+//! values) is treated as absent, because a program that rewrites a document may omit it. The result has no values,
+//! so it contains no secrets.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ fn compare(
     let none = Block::new();
     let object = |value: Option<&Value>| match value {
         Some(Value::Object(members)) => Some(members.clone()),
-        // A section that one of the two documents lacks is treated as empty.
+        // A top-level member or map that one document lacks is treated as an empty object.
         None if !path.contains('.') || MAPS.contains(&path.as_str()) => Some(none.clone()),
         _ => None,
     };

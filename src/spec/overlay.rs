@@ -62,8 +62,7 @@ pub(crate) fn delta(request: &Block, engine: &Block) -> Block {
     delta
 }
 
-/// Adds the engine's period to a changed quota for plugins, as an engine's own NRI sends both,
-/// although the period is unchanged.
+/// If the quota changed, adds the engine's period, because an engine's own NRI sends plugins both.
 pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     let period = request.get("cpu").and_then(|cpu| cpu.get("period"));
     if let (Some(Value::Object(cpu)), Some(period)) = (delta.get_mut("cpu"), period)
@@ -74,7 +73,8 @@ pub(crate) fn with_period(mut delta: Block, request: &Block) -> Block {
     delta
 }
 
-/// Overlays an engine's request on its earlier resources, and keeps the values that plugins own.
+/// Overlays an engine's request on its earlier resources, and keeps plugins' values of fields that the engine does
+/// not change.
 ///
 /// `strip_devices` is for crun, which applies an update's device rules and would thereby remove the
 /// rules that plugins added; runc ignores them.
@@ -172,8 +172,8 @@ fn release_members(owned: &mut Block, asked: &Block) {
     let follows = swap.is_some() && swap.as_ref() == owned.get("limit");
     owned.retain(|key, _| !asked.contains_key(key));
     let (Some(limit), Some(swap)) = (asked.get("limit"), swap) else { return };
-    // A plugin's swap limit is removed together with the memory limit that it belongs to, and also
-    // if no runtime would accept it beside the engine's new memory limit.
+    // A plugin's swap limit is removed with the plugin's memory limit if both are equal, and also if no runtime
+    // would accept it beside the engine's new memory limit.
     let too_low = match (limit.as_i64(), swap.as_i64()) {
         (Some(limit), Some(swap)) => (0..limit).contains(&swap) || (limit < 0 && swap >= 0),
         _ => false,

@@ -55,7 +55,7 @@ pub(crate) fn fields(overlay: &Block) -> Vec<OwnedMember> {
     found
 }
 
-/// Limits in `LinuxResources`, each with the value that lifts it.
+/// Limits in `LinuxResources`, each with the value that lifts it; for the period, the kernel's default.
 const LIFTED: [(&str, &str, i64); 5] = [
     ("memory", "limit", -1),
     ("memory", "swap", -1),
@@ -97,9 +97,9 @@ pub(crate) fn holds_anyway(section: &str, key: &str, value: &Value) -> bool {
     }
 }
 
-/// Returns the owner of a member. A swap limit that only follows the memory limit belongs to the
-/// owner of that limit. If no owner has exactly the name of a page size or device rule, the first
-/// owner of such a member is returned.
+/// Returns the owner of a member. A swap limit that only follows the memory limit belongs to the owner of that
+/// limit. A page size or device rule without an owner of exactly its name belongs to the first owner of any page
+/// size or rule.
 pub(crate) fn owner<'o>(
     owned: &OwnedMember,
     overlay: &Block,
@@ -138,8 +138,8 @@ pub(crate) fn is_resource(name: &str) -> bool {
         || SCALARS.iter().any(|scalar| scalar.field.name() == name)
 }
 
-/// Returns the members of an overlay for which `is_kept` returns true. Lists are kept whole, except
-/// those of page sizes.
+/// Returns the members of an overlay for which `is_kept` returns true. A list is kept or removed as a whole, except
+/// that of page sizes.
 pub fn keep_owned(overlay: &Block, is_kept: impl Fn(&OwnedMember) -> bool) -> Block {
     let kept: HashSet<String> = fields(overlay)
         .into_iter()

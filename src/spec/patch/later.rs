@@ -4,8 +4,9 @@
 //!
 //! The rule for these values (D36): if a value is absent or the engine's, the plugin's is set; any other value was
 //! requested by the caller (`docker exec --env`) and stays. A value that a plugin removed is removed if it is the
-//! engine's. Groups belong to a user, so they are added only if the process runs as the user that the engine set for
-//! the container. All other bytes are unchanged. What plugins change in the process itself replaces any value.
+//! engine's. Groups belong to a user, so they are added only if the process runs as the user that the engine set
+//! for the container. All other bytes are unchanged. What plugins change in the process that `exec` starts
+//! ([`patch_exec`]) replaces any value.
 
 use std::collections::BTreeSet;
 
@@ -129,7 +130,7 @@ fn add_groups(process: &mut Object<'_>, value: &ProcessValue) -> Result<bool> {
     Ok(is_changed)
 }
 
-/// Returns an ID; every runtime takes an absent one as zero.
+/// Returns an ID; every runtime reads an absent one as zero.
 fn number(id: Option<&Value>) -> u64 {
     id.and_then(Value::as_u64).unwrap_or_default()
 }

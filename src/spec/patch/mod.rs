@@ -97,8 +97,7 @@ impl PatchError {
         Self::Invalid { field: field.into(), problem: problem.into() }
     }
 
-    /// Returns the NRI field that cannot be applied, spelled like the plugin's key, under which its owner is
-    /// recorded.
+    /// Returns the NRI field that cannot be applied, as the owner table names it.
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::SpecDocument(_) => None,
@@ -126,8 +125,8 @@ pub fn patch_on(
     }
 }
 
-/// Like [`patch_on`], but also applies values that the kernel or runtime will probably refuse, and
-/// returns the reason for each. Other callers use it only for a document that is shown, not run.
+/// Like [`patch_on`], but also applies values that the kernel or runtime will probably refuse, and returns the
+/// reason for each. Callers other than [`patch_on`] only show the document.
 pub fn patch_anyway(
     document: &[u8],
     adjustment: &api::ContainerAdjustment,
@@ -294,7 +293,7 @@ fn all_known<E: EnumFull>(field: &str, values: &[EnumOrUnknown<E>]) -> Result<Va
     values.iter().map(|value| known(field, "flag", *value).map(|(_, name)| name)).collect()
 }
 
-/// Builds an object of these members, without those that are absent: `null`, empty texts and empty lists.
+/// Builds an object of these members, without those that are absent: `null`, empty strings and empty lists.
 fn object_of<const N: usize>(members: [(&str, Value); N]) -> Value {
     let is_absent = |value: &Value| match value {
         Value::Null => true,

@@ -61,7 +61,7 @@ impl<'t> Placed<'t> {
         Ok(())
     }
 
-    /// Applies these mounts.
+    /// Applies these mounts, and their propagation if any of them changed.
     pub(super) fn apply(&mut self, patch: &mut Patch<'_, 't>, mounts: &[api::Mount]) -> Result<()> {
         let mut is_changed = false;
         for mount in mounts {

@@ -2,8 +2,8 @@
 //! Checks propagation: a bind mount that propagates needs a host mount that propagates, and a root
 //! file system that permits it.
 //!
-//! Each mount is checked by its options. The facts about the host are passed in as text; without them the runtime
-//! decides. This module never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7;
+//! Each mount is checked by its options. The facts about the host are passed in ([`HostFacts`]); without them the
+//! runtime decides. This module never changes a host mount. Reference: NRI `AdjustMounts`, except for BUG-G7;
 //! mount_namespaces(7), proc(5).
 
 use std::collections::{BTreeSet, HashMap};
@@ -30,7 +30,7 @@ pub struct HostFacts {
     pub runtime_annotations: BTreeSet<String>,
 }
 
-/// How a mount propagates its child mounts.
+/// How a mount shares mount events with other mounts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Propagation {
     Shared,

@@ -36,7 +36,7 @@ pub enum Class {
     Unasked,
     /// The empty class, which removes the engine's value.
     Cleared,
-    /// The member that the class stands for.
+    /// The class's value of `blockIO` or `intelRdt`.
     Set(Value),
 }
 

@@ -325,7 +325,7 @@ fn rule_value(rule: &api::LinuxDeviceCgroup) -> Result<Value, &'static str> {
     if access.chars().any(|mode| !"rwm".contains(mode)) {
         return Err("its access must consist of r, w, m");
     }
-    // Minus one means any device, for every runtime.
+    // To every runtime, -1 means any number.
     let is_number = |number: i64| (-1..=i64::from(u32::MAX)).contains(&number);
     if [major, minor].iter().any(|n| n.as_ref().is_some_and(|n| !is_number(n.value))) {
         return Err("a device number must be from -1 to 4294967295");

@@ -5,15 +5,16 @@
 //! Each function describes the mistake for the operator. Nothing is corrected here. Reference: OCI
 //! `config-linux.md`; kernel `cgroup-v2.rst`; cpuset(7), sysctl(8).
 
-/// The largest device numbers: the kernel keeps twelve bits of a major, twenty of a minor one.
+/// The largest major number of a device: the kernel keeps twelve bits of it.
 const LAST_MAJOR: i64 = 0xfff;
+/// The largest minor number of a device: the kernel keeps twenty bits of it.
 const LAST_MINOR: i64 = 0xf_ffff;
 
 /// The permission bits of a mode. A file type in the mode is dropped, because some runtimes would
 /// combine it with the device's type into another device.
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
-/// System V message queues, semaphores and shared memory belong to an IPC namespace.
+/// The sysctls below `kernel` that belong to an IPC namespace: System V message queues, semaphores, shared memory.
 const IPC_SYSCTLS: [&str; 12] = [
     "auto_msgmni",
     "msg_next_id",

@@ -27,8 +27,8 @@ fn rdt(clos_id: Option<&str>, schemata: Option<&[&str]>, remove: bool) -> Adjust
     linux(&json!({"rdt": {"closId": clos_id, "schemata": schemata, "remove": remove}}))
 }
 
-/// Returns the resulting document, and `(field, NRI field)` of each change; applying it twice has the same
-/// result as once.
+/// Returns the resulting document, and `(field, NRI field)` of each change; checks that applying the adjustment
+/// again changes nothing.
 fn outcome(document: &str, adjustment: &Adjustment) -> (String, Vec<(String, String)>) {
     let (text, changes) = adjusted(document, adjustment);
     assert_eq!(patch(text.as_bytes(), adjustment).unwrap().bytes, None, "{text}");

@@ -24,7 +24,8 @@ fn tmpfs() -> api::Mount {
     api::Mount { type_: "tmpfs".to_owned(), ..mount("/a", &["rshared"]) }
 }
 
-/// Returns a mount of `source` with `option`, on a host with only these lines of mountinfo.
+/// Returns the root file system's propagation after a mount of `source` with `option`, on a host with only these
+/// lines of mountinfo.
 fn on_host(mountinfo: &[&str], source: &str, option: &str) -> Result<String, String> {
     let facts = HostFacts {
         mounts: Some(HostMounts::read(&mountinfo.join("\n"))),

@@ -74,7 +74,7 @@ fn a_cdi_device_brings_everything_and_each_change_names_it() {
     assert_eq!(owners, ["CdiDevices[v.com/gpu=0]"; 10]);
 }
 
-/// Returns the options of the bind mounts of a device, in a container with these namespaces.
+/// Returns the options that a CDI device's mount gets in a container with these namespaces.
 #[track_caller]
 fn mounted(namespaces: &str, options: &[&str], kind: &str) -> Value {
     let mut resolved = with_gpu();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON object stored as its text, for members of thousands of records that few requests read. As
-//! a map, each member would take a hundred bytes, and would be serialized with every write of the
-//! record. The text never changes in place.
+//! A JSON object stored as its text: thousands of records have such a member, and few requests read it. In a
+//! map, each entry would take a hundred bytes, and would be serialized with every write of the record. The text
+//! never changes in place.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 use serde_json::value::RawValue;

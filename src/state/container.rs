@@ -96,11 +96,11 @@ record! {
         pub(crate) engine: EngineName,
         /// The evidence for the engine.
         pub evidence: Vec<String>,
-        /// The NRI message as plugins last received it.
+        /// The fields of its NRI message that no other member of the record has.
         pub message: Wire,
         /// The container's state.
         pub state: Lifecycle,
-        /// Whether an OCI hook reported it, so that no wrapper reports its start.
+        /// Whether an OCI hook reported its creation; then no wrapper reports its start.
         #[serde(default)]
         pub by_hook: bool,
         /// Whether the runtime has deleted it while its engine keeps it.
@@ -129,7 +129,7 @@ record! {
         pub bundle: String,
         /// The path of `--pid-file`, absolute.
         pub pid_file: Option<String>,
-        /// The engine's variables in the call.
+        /// The environment variables of the call that its engine or runtime needs.
         pub variables: Vec<(String, String)>,
         /// The PID of the call's process.
         #[serde(default)]
@@ -185,7 +185,7 @@ record! {
         /// Members of the patched document that another wrapper changed afterwards.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub changed_behind: Vec<ChangedMember>,
-        /// The values that `exec` applies, if the list of changes is incomplete.
+        /// The values that `exec` applies; `None` if `changes` suffices to compute them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub process_values: Option<Vec<ProcessValue>>,
         /// The resctrl group that its creation makes, if it did not exist before.
@@ -194,7 +194,7 @@ record! {
         /// Facts that a wrapper needs for `exec`; set as long as each `exec` involves the daemon.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exec_subject: Option<Box<ExecSubject>>,
-        /// Why the container was refused; empty if it was not.
+        /// The latest reasons why the container was refused; empty if it was not.
         pub refused: Vec<String>,
         /// Time of the last refusal: Unix time in nanoseconds.
         #[serde(default, with = "zero_for_none")]

@@ -245,7 +245,7 @@ impl RecordFolders {
         let name = format!("{incarnation}.json");
         let written = files::write_at(&self.pristine, &name, bytes);
         if written.is_err() {
-            // An incomplete file would only take the space that is missing.
+            // An incomplete file is of no use, and the disk may be full.
             files::remove_at(&self.pristine, &name);
         }
         written.map(|()| name)
@@ -273,7 +273,7 @@ pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
 fn stamp_of(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(STAMP);
     match files::read_own_text(&path, limits::OWN_FILE).if_there() {
-        // A file that is not text names no boot, and is replaced.
+        // A file that is unreadable for good names no boot, and is replaced.
         Err(error) if !error.may_pass() => Ok(None),
         read => read.doing(|| format!("reading {}", path.display())),
     }

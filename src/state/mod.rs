@@ -119,12 +119,12 @@ pub struct Pod {
     pub state: PodState,
     /// The pod's infrastructure container, if it has one.
     pub sandbox: Option<ContainerKey>,
-    /// The NRI message.
+    /// The fields of its NRI message that no other member of the record has.
     pub message: Wire,
     /// Why the pod was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
-    /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that were not
+    /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that are missing or not yet
     /// asked.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
@@ -134,11 +134,11 @@ pub struct Pod {
     /// Kubelet's allocations to its containers, if a promise depends on them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocations: Option<PodAllocations>,
-    /// The contents of its cgroup's limit files by name, as plugins last received them. Empty if the
-    /// pod's cgroup is not kubelet's.
+    /// The contents of its cgroup's limit files, by name, with which later contents are compared. Empty if the
+    /// pod's cgroup is not kubelet's, or does not exist yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, String>,
-    /// The limits that a process other than kubelet has written.
+    /// The limit files that a process other than kubelet has written, until kubelet alone writes them.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub foreign_limits: BTreeSet<String>,
     /// The plugins from which rules hid it when it was announced, or when they connected.

@@ -136,11 +136,11 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// The plugin was connected.
+    /// The plugin was connected, and no rule hid the pod from it.
     pub(crate) const MET: &str = "met";
-    /// The plugin was missing, and the container was refused.
+    /// The promise was not met, and the container or pod was refused.
     pub(crate) const REFUSED: &str = "refused";
-    /// The plugin was missing, and the container was created because the promise is in audit mode.
+    /// The promise was not met, and the container was created because the promise is in audit mode.
     pub(crate) const WOULD_REFUSE: &str = "would_refuse";
 }
 
@@ -170,9 +170,9 @@ pub struct HiddenFrom {
 pub struct PendingUpdate {
     /// The values to set, as OCI resources.
     pub part: Map<String, Value>,
-    /// The name of the block I/O class from which values come; empty for none.
+    /// The block I/O class from which values come; `None` if plugins named none, empty for the empty class.
     pub blockio_class: Option<String>,
-    /// The name of the RDT class; empty for none.
+    /// The RDT class, likewise.
     pub rdt_class: Option<String>,
     /// Fields with the plugins that set them.
     pub owners: BTreeMap<String, String>,

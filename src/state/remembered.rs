@@ -91,7 +91,8 @@ impl<T: Identified> Remembered<T> {
         }
     }
 
-    /// Removes the oldest records until one of this size fits the limits of number and bytes.
+    /// Removes the oldest records until one more of this size fits the limits. Records that were compressed
+    /// together are removed together, so the number may exceed its limit by a part of such a group.
     fn make_room(&mut self, size: usize, (most, bytes): (usize, usize)) {
         let packed = self.packed.iter().map(|packed| (packed.ids.len(), packed.lines.size()));
         let all = packed.chain(self.latest.iter().map(|(_, size)| (1, *size)));
@@ -101,7 +102,6 @@ impl<T: Identified> Remembered<T> {
             let oldest = self.packed.front().map(|packed| (packed.ids.len(), packed.lines.size()));
             let oldest = oldest.or_else(|| self.latest.front().map(|(_, size)| (1, *size)));
             let Some((records, freed)) = oldest else { return };
-            // Records that were compressed together are removed together.
             if count - records + 1 < most && total <= bytes {
                 return;
             }

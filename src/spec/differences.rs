@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use super::Block;
 
-/// A member that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) field: String,

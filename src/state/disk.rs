@@ -157,7 +157,6 @@ impl RecordFolders {
         Ok(true)
     }
 
-    /// Writes a container's record.
     pub(super) fn write_container(&self, container: &Container) -> Result<()> {
         self.write(CONTAINERS, &file_name(&container.key), container)
     }
@@ -229,12 +228,10 @@ impl RecordFolders {
         self.remove(KEPT, &file_name(key));
     }
 
-    /// Writes a pod's record.
     pub(super) fn write_pod(&self, pod: &Pod) -> Result<()> {
         self.write(PODS, &pod_file(&pod.id), pod)
     }
 
-    /// Removes a pod's record.
     pub(super) fn remove_pod(&self, id: &str) {
         self.remove(PODS, &pod_file(id));
     }
@@ -251,12 +248,10 @@ impl RecordFolders {
         written.map(|()| name)
     }
 
-    /// Removes an engine's document.
     pub(super) fn remove_pristine(&self, name: &str) {
         self.remove(PRISTINE, name);
     }
 
-    /// Reads an engine's document.
     pub(super) fn pristine(&self, name: &str) -> Result<Vec<u8>> {
         Ok(files::read_at(&self.pristine, name)?.bytes)
     }
@@ -273,7 +268,7 @@ pub(super) fn is_stamped(dir: &Path, boot_id: &str) -> Result<bool> {
 fn stamp_of(dir: &Path) -> Result<Option<String>> {
     let path = dir.join(STAMP);
     match files::read_own_text(&path, limits::OWN_FILE).if_there() {
-        // A file that is unreadable for good names no boot, and is replaced.
+        // A stamp that will stay unreadable is treated as absent, and replaced.
         Err(error) if !error.may_pass() => Ok(None),
         read => read.doing(|| format!("reading {}", path.display())),
     }

@@ -11,7 +11,6 @@ use std::rc::Rc;
 
 use super::{Container, ContainerKey};
 
-/// Hashes of the three keys.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     hasher: RandomState,
@@ -30,7 +29,6 @@ impl Index {
         }
     }
 
-    /// Removes a container.
     pub(super) fn remove(&mut self, key: &Rc<ContainerKey>, container: &Container) {
         for (keys, hash) in self.ways(container) {
             keys.remove(&(hash, Rc::clone(key)));

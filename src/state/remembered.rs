@@ -17,7 +17,6 @@ use super::{Container, Pod};
 
 /// A record with an ID; a later record may have the same ID.
 pub(super) trait Identified: Clone + Serialize + DeserializeOwned {
-    /// Returns the ID.
     fn id(&self) -> &str;
 }
 

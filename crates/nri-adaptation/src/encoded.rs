@@ -12,7 +12,6 @@ use nri_api as api;
 /// The number of the container's field in CreateContainerRequest.
 const CONTAINER: u32 = 2;
 
-/// The encoded parts of one request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EncodedParts {
     /// The pod, as a field of the request; empty before the first request.

@@ -73,7 +73,6 @@ impl Listed for api::LinuxNamespace {
     }
 }
 
-/// A change to one key of a list.
 pub(crate) enum ListChange<T> {
     Removed(String),
     Set(String, T),

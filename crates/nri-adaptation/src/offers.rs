@@ -148,7 +148,6 @@ fn filter<T>(keep: Keep<'_>, field: NriField, value: &mut MessageField<T>) {
     }
 }
 
-/// Removes a string that `keep` refuses.
 fn filter_text(keep: Keep<'_>, field: NriField, value: &mut String) {
     if !value.is_empty() && !one(keep, field) {
         value.clear();

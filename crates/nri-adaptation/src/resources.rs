@@ -116,7 +116,6 @@ pub(crate) fn strip(resources: &mut MessageField<api::LinuxResources>) {
     strip_empty(resources);
 }
 
-/// Removes an empty message.
 pub(crate) fn strip_empty<T: Default + PartialEq>(field: &mut MessageField<T>) {
     if field.as_ref().is_some_and(|message| *message == T::default()) {
         *field = MessageField::none();

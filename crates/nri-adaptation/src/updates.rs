@@ -357,7 +357,6 @@ impl Updates {
         Ok(())
     }
 
-    /// Whether the request is about this container.
     fn is_subject(&self, container: &str) -> bool {
         match &self.subject {
             UpdateSubject::Created(id) => id == container,

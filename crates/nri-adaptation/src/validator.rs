@@ -240,7 +240,6 @@ pub fn missing_required<'a>(
     }
 }
 
-/// The owners of fields in the container to check.
 #[derive(Clone, Copy)]
 struct JudgedOwners<'a>(Option<&'a api::FieldOwners>);
 

@@ -80,14 +80,12 @@ impl Progress {
     }
 }
 
-/// Waits until the value satisfies the condition.
 pub(crate) async fn until<T>(watched: &watch::Sender<T>, is_wanted: impl FnMut(&T) -> bool) {
     let mut changes = watched.subscribe();
     // Waiting cannot fail, because the borrowed sender outlives it.
     let _value = changes.wait_for(is_wanted).await;
 }
 
-/// A request that the plugin is answering.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     progress: Arc<Progress>,

@@ -71,7 +71,6 @@ impl Trunk {
         self.is_registered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the plugin has registered.
     pub(crate) fn is_registered(&self) -> bool {
         self.is_registered.load(Ordering::Relaxed)
     }

@@ -76,7 +76,6 @@ pub enum NotRegistered {
     Gone(String),
 }
 
-/// The runtime service for one plugin.
 struct RuntimeService {
     trunk: Trunk,
     registered: mpsc::Sender<PluginIdentity>,

@@ -107,7 +107,6 @@ impl Outgoing {
         self.0.stream.number()
     }
 
-    /// Closes the trunk, with the reason.
     pub(crate) fn close(&self, reason: &str) {
         self.0.trunk.close(reason);
     }

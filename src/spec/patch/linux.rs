@@ -19,7 +19,6 @@ use crate::plugin::api;
 /// Namespace types as the specification spells them.
 const NAMESPACES: [&str; 8] = ["network", "pid", "mount", "ipc", "uts", "user", "cgroup", "time"];
 
-/// Applies the adjustment's Linux part.
 pub(super) fn patch(
     patch: &mut Patch<'_, '_>,
     linux: &api::LinuxContainerAdjustment,

@@ -10,7 +10,6 @@ use crate::plugin::api::{self, MpolFlag as Flag};
 
 const FIELD: &str = "MemoryPolicy";
 
-/// Replaces the policy.
 pub(super) fn patch(
     patch: &mut Patch<'_, '_>,
     policy: Option<&api::LinuxMemoryPolicy>,

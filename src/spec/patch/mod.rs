@@ -166,7 +166,6 @@ pub fn patch_anyway(
     Ok((PatchedSpec { bytes, changes }, doubts))
 }
 
-/// A document while it is patched.
 struct Patch<'p, 't> {
     root: &'p mut Object<'t>,
     changes: Changes,

@@ -152,7 +152,6 @@ fn variables(env: &[api::KeyValue]) -> Result<Vec<Variable<'_>>> {
     Ok(variables)
 }
 
-/// Replaces the whole command line.
 pub(super) fn patch_args(patch: &mut Patch<'_, '_>, args: &[String]) -> Result<()> {
     if args.is_empty() {
         return Ok(());
@@ -176,7 +175,6 @@ pub(super) fn patch_args_of(
     Ok(changes.set(process, "args", Value::from(args), ("process.args", "Args"))?)
 }
 
-/// Sets the OOM score adjustment.
 pub(super) fn patch_oom_score_adj(patch: &mut Patch<'_, '_>, score: Option<i64>) -> Result<()> {
     let Some(score) = score else { return Ok(()) };
     if !(-1000..=1000).contains(&score) {
@@ -280,7 +278,6 @@ fn is_same_limit(one: &Value, other: &Value) -> bool {
     })
 }
 
-/// Returns the positions of a limit in a list.
 fn places_of_rlimit(items: &[Item<'_>], name: &str) -> Result<Vec<usize>> {
     let mut places = Vec::new();
     for (index, item) in items.iter().enumerate() {

@@ -60,7 +60,6 @@ impl RequestedResources {
     }
 }
 
-/// Applies the adjustment's resources.
 pub(super) fn patch(patch: &mut Patch<'_, '_>, resources: &api::LinuxResources) -> Result<()> {
     let RequestedResources { settings, hugepages, rules, doubts } = read(resources)?;
     patch.changes.1.extend(doubts);

@@ -20,7 +20,6 @@ const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 /// The index of a system call's last argument: the kernel passes six.
 const LAST_ARGUMENT: u32 = 5;
 
-/// Replaces the policy.
 pub(super) fn patch(patch: &mut Patch<'_, '_>, policy: Option<&api::LinuxSeccomp>) -> Result<()> {
     let Some(policy) = policy else { return Ok(()) };
     let mut doubts = Vec::new();

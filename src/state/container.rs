@@ -178,7 +178,7 @@ record! {
 
     /// The decisions about a container.
     outcome: pub struct Outcome {
-        /// The document put in the bundle, if there is one.
+        /// The document that replaces the engine's, if there is one.
         pub patched: Option<Patched>,
         /// The changes that plugins and injections made.
         pub changes: Vec<Change>,
@@ -199,7 +199,8 @@ record! {
         /// Time of the last refusal: Unix time in nanoseconds.
         #[serde(default, with = "zero_for_none")]
         pub refused_at: Option<i64>,
-        /// Skipped plugins, and values that were not applied.
+        /// Skipped plugins, values that were not applied, disbelieved claims about the pod, and commands that
+        /// bypassed the daemon.
         pub skipped: Vec<Skipped>,
         /// Changes that were made although a rule in audit mode would refuse them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -71,10 +71,10 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
-        /// The pod's sandbox is being made; plugins have not been notified.
+        /// The pod's sandbox is being created, and the pod is not announced to plugins.
         #[default]
         Created => "created",
-        /// RunPodSandbox was sent.
+        /// RunPodSandbox is or was sent, or Synchronize contains the pod.
         Ready => "ready",
         /// StopPodSandbox was sent.
         Stopped => "stopped",
@@ -88,20 +88,20 @@ pub struct Pod {
     pub schema: u32,
     /// Boot in which the record was written.
     pub boot_id: String,
-    /// Id.
+    /// ID.
     pub id: String,
     /// Name.
     pub name: String,
     /// Namespace; on engines without pods a default if none is set.
     pub namespace: String,
-    /// Uid.
+    /// UID.
     pub uid: String,
     /// Engine.
     pub(crate) engine: EngineName,
     /// The evidence for the engine.
     #[serde(default)]
     pub evidence: Vec<String>,
-    /// PID of its infrastructure container, once known.
+    /// PID of its infrastructure container, or of one of its containers on engines without pods; 0 if unknown.
     #[serde(default)]
     pub pid: u32,
     /// A path that exists as long as the pod does, for a pod whose end no command reports.
@@ -112,7 +112,7 @@ pub struct Pod {
     /// Whether a tenant may have written facts that rules examine: the namespace, or the engine.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
-    /// Whether a trusted source puts it in an exempt namespace.
+    /// Whether a trusted source puts it in a namespace that is exempt from required plugins.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_exempt: bool,
     /// The pod's state.

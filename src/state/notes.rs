@@ -228,7 +228,7 @@ pub struct Patched {
     pub temporary: String,
     /// Inode of the patched file.
     pub inode: u64,
-    /// File with the engine's bytes, below the state directory.
+    /// Name of the file with the engine's document, in the folder `pristine`.
     pub pristine: String,
     /// The directory of the document, as the kernel reports it; empty in records of versions that
     /// assumed the bundle.

@@ -137,7 +137,7 @@ impl Store {
         &self.boot_id
     }
 
-    /// Returns an incarnation number that no recorded container has had.
+    /// Returns an incarnation number that no container on record has.
     pub fn next_incarnation(&mut self) -> u64 {
         self.incarnations += 1;
         self.incarnations

@@ -54,7 +54,7 @@ impl DefaultValidator {
     /// Checks an adjustment.
     ///
     /// # Errors
-    /// Fails with the first forbidden change, in one line.
+    /// Fails at the first forbidden change, missing plugin or invalid annotation, with one line.
     pub fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,

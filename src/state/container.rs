@@ -96,7 +96,7 @@ record! {
         pub(crate) engine: EngineName,
         /// The evidence for the engine.
         pub evidence: Vec<String>,
-        /// The fields of its NRI message that no other member of the record has.
+        /// The part of its NRI message that the other members of the record do not contain.
         pub message: Wire,
         /// The container's state.
         pub state: Lifecycle,
@@ -199,7 +199,7 @@ record! {
         /// Time of the last refusal: Unix time in nanoseconds.
         #[serde(default, with = "zero_for_none")]
         pub refused_at: Option<i64>,
-        /// Skipped plugins, values that were not applied, disbelieved claims about the pod, and commands that
+        /// Skipped plugins, values that were not applied, rejected claims about the pod, and commands that
         /// bypassed the daemon.
         pub skipped: Vec<Skipped>,
         /// Changes that were made although a rule in audit mode would refuse them.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's form on disk, below `RUN_DIR/state`: one JSON file for each container (`containers`), removed
-//! container whose ID may be used again (`kept`), and pod (`pods`), replaced in one step, containers' marks,
-//! and the engine's documents (`pristine`). An unusable record is moved to the folder `aside`, reported in one
+//! The store's form on disk, below `RUN_DIR/state`: containers' marks, the engine's documents (`pristine`), and
+//! a JSON file, replaced in one step, for each pod (`pods`), container (`containers`) and removed container
+//! whose ID may be used again (`kept`). An unusable record is moved to the folder `aside`, reported in one
 //! line, and never prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's
 //! start fails and is retried, so that no container is lost for lack of a descriptor.
 

@@ -71,10 +71,10 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
-        /// The pod's sandbox is being created, and the pod is not announced to plugins.
+        /// The pod's sandbox is being created; RunPodSandbox is not sent yet.
         #[default]
         Created => "created",
-        /// RunPodSandbox is or was sent, or Synchronize contains the pod.
+        /// RunPodSandbox is being or was sent, or plugins receive the pod by Synchronize.
         Ready => "ready",
         /// StopPodSandbox was sent.
         Stopped => "stopped",
@@ -119,7 +119,7 @@ pub struct Pod {
     pub state: PodState,
     /// The pod's infrastructure container, if it has one.
     pub sandbox: Option<ContainerKey>,
-    /// The fields of its NRI message that no other member of the record has.
+    /// The part of its NRI message that the other members of the record do not contain.
     pub message: Wire,
     /// Why the pod was refused; empty if it was not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -65,7 +65,7 @@ pub enum MergeError {
     TooMany {
         /// The plugin that answered.
         plugin: String,
-        /// The list or map that is too long, or all together.
+        /// The list or map with too many entries, or all of them together.
         what: TooMany,
     },
     /// The command line would be replaced by an empty one.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encodes the CreateContainer requests of one creation. The pod, and until a plugin changes them the mounts,
-//! usually most of a container, are encoded once for all plugins. It decodes nothing.
+//! Encodes the CreateContainer requests of one creation. Encodes the pod once for all plugins, and the mounts,
+//! usually most of a container, again only after a change. It decodes nothing.
 
 use std::mem;
 

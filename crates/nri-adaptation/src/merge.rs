@@ -144,8 +144,8 @@ impl Creation {
         self.updates.owners()
     }
 
-    /// Merges the reply of one plugin. A failure drops the creation, which then has a part of the reply; so
-    /// no copy is needed.
+    /// Merges the reply of one plugin. Takes the creation by value, because a failure leaves a part of the
+    /// reply merged.
     pub fn answer(
         mut self,
         plugin: &str,

@@ -18,8 +18,8 @@ use nri_api as api;
 /// The annotation with which a pod requires plugins in addition to those of the operator.
 pub const REQUIRED_PLUGINS: &str = "required-plugins.noderesource.dev";
 
-/// Maximum plugins that one pod may require with its annotations, more than any node has. More are refused: a
-/// truncated list would admit the pod without the others.
+/// Maximum plugins that one pod may require with its annotations, more than any node has. A pod with more is
+/// refused: a truncated list would admit it without the others.
 pub(crate) const MOST_REQUIRED_PLUGINS: usize = 64;
 
 /// Maximum characters of an annotation in a message.

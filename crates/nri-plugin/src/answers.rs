@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers as builders: the adjustment of a container that is being created, and updates of existing ones.
-//! Each converts with `into()` to the responses that may contain it, and to no other. Values are not checked.
+//! Answers as builders: the adjustment of a container that is being created, and updates of existing ones. Each
+//! converts with `into()` to the messages that may contain it, and to no other. Values are not checked.
 
 use nri_api as api;
 

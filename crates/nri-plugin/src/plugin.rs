@@ -23,8 +23,8 @@ use crate::{HandlerError, Result};
 /// The socket on which runtimes listen for plugins.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// First pause between attempts to reach a runtime; each next one is twice as long. A random part of up to
-/// half is cut off each, so that a node's plugins do not all reconnect together.
+/// First pause between attempts to reach a runtime; the following pauses double. A random part, up to half, is
+/// cut off each pause, so that a node's plugins do not all reconnect together.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause between these attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -321,8 +321,8 @@ fn greeter() -> &'static Path {
     })
 }
 
-/// Runs the example as a runtime launches a plugin: with its socket as descriptor 3, and no other
-/// environment.
+/// Runs the example as a runtime launches a plugin: with its socket as descriptor 3, and only NRI's variables
+/// in its environment.
 fn launch(socket: std::os::unix::net::UnixStream, number: &str) -> std::process::Child {
     let mut command = std::process::Command::new("/bin/sh");
     command.args(["-c", "exec \"$0\" 3<&0 </dev/null"]).arg(greeter());

@@ -317,8 +317,8 @@ async fn read_frames(
                 return too_long("request", length);
             }
         }
-        // A frame's stated length alone reserves little memory: READ_AT_MOST, before the registration
-        // READ_AT_ONCE. Once more has arrived, the buffer may double.
+        // A frame that only states its length gets little memory: READ_AT_MOST, or READ_AT_ONCE before the
+        // plugin has registered. Later reads at most double what has arrived.
         let most =
             if trunk.is_registered() { unread.arrived().max(READ_AT_MOST) } else { READ_AT_ONCE };
         match unread.read(reader, unread.missing().clamp(READ_AT_ONCE, most)).await {

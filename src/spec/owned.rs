@@ -124,7 +124,7 @@ pub fn part(wanted: &Block, owners: &BTreeMap<String, String>) -> Block {
     keep_owned(wanted, |member| owner(member, wanted, owners).is_some())
 }
 
-/// Removes the owners of resources that are not in the overlay.
+/// Removes the owners of resources that are not in the overlay; owners of device rules stay.
 pub fn retain(owners: &mut BTreeMap<String, String>, overlay: &Block) {
     let held: HashSet<String> = fields(overlay).into_iter().map(|owned| owned.nri).collect();
     owners.retain(|name, _| !is_resource(name) || held.contains(name));

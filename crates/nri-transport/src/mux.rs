@@ -140,7 +140,7 @@ impl Pause {
 /// A trunk between two calls, saved for the program that this process executes next.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedTrunk {
-    /// Received bytes that are not yet a complete frame.
+    /// Received bytes that are not processed yet.
     pub(crate) unread: Blob,
     /// The beginning of a message on the runtime connection.
     pub(crate) beginning: Blob,

@@ -36,7 +36,7 @@ impl<'de> Deserialize<'de> for Blob {
     }
 }
 
-/// Bytes read from the stream: an incomplete frame, or a frame that waits for space.
+/// Bytes read from the stream: an incomplete frame, or frames that wait for space or for the end of a pause.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unread(Arc<Mutex<UnreadBytes>>);
 

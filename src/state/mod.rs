@@ -63,7 +63,7 @@ named! {
         Running => "running",
         /// The container's process has exited.
         Stopped => "stopped",
-        /// The runtime has deleted it.
+        /// The runtime has deleted it, or never created it.
         Removed => "removed",
     }
 

@@ -35,7 +35,8 @@ pub struct Store {
     pods: BTreeMap<String, Rc<Pod>>,
     gone: Remembered<Container>,
     gone_pods: Remembered<Pod>,
-    /// Removed containers whose records are still on disk, oldest first, with the bytes of each.
+    /// Removed containers whose records are still on disk, oldest first, with the size of each in
+    /// bytes.
     kept: VecDeque<(ContainerKey, usize)>,
     incarnations: u64,
     /// Containers whose record could not be written.

@@ -198,7 +198,7 @@ handlers! {
     /// A pod starts.
     run_pod_sandbox(request: api::RunPodSandboxRequest) -> ();
 
-    /// A pod is resized; nri-runc sends this after the resize.
+    /// A pod is resized; nri-runc sends this after the resize, which an error does not undo.
     update_pod_sandbox(request: api::UpdatePodSandboxRequest) -> ();
 
     /// A pod was resized.
@@ -214,7 +214,8 @@ handlers! {
     /// contains the changes of the plugins that were asked earlier.
     create_container(request: api::CreateContainerRequest) -> api::CreateContainerResponse;
 
-    /// A container was created; its process waits for the start.
+    /// A container was created; its process waits for the start, except with nri-runc and an engine
+    /// that calls `run`.
     post_create_container(request: api::PostCreateContainerRequest) -> ();
 
     /// A container is about to be started. It has a process and a cgroup, except with nri-runc and

@@ -106,10 +106,11 @@ pub struct Pod {
     pub pid: u32,
     /// A path that exists as long as the pod does, for a pod whose end no command reports.
     pub lives_with: Option<String>,
-    /// Whether an untrusted party may have written the namespace.
+    /// Whether the namespace is a default, or an untrusted party may have written it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_unproven_namespace: bool,
-    /// Whether a tenant may have written facts that rules examine: the namespace, or the engine.
+    /// Whether rules must doubt the pod: a tenant may have determined its engine or written its namespace,
+    /// or the namespace is missing. A default namespace is not doubtful.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_doubtful: bool,
     /// Whether a trusted source puts it in a namespace that is exempt from required plugins.

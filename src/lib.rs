@@ -7,6 +7,8 @@
 mod accept;
 /// `nri-runc nri VERB`, for operators.
 pub(crate) mod admin;
+/// The memory allocator.
+mod allocator;
 /// The requests of `nri` commands and the daemon's answers, as types.
 pub(crate) mod answers;
 /// Parses the command line of a runtime with tables of flags.
@@ -103,4 +105,5 @@ mod trace;
 pub(crate) mod wrapper;
 
 pub use admin::run as run_admin;
+pub use allocator::Allocator;
 pub use wrapper::run as run_wrapper;

@@ -9,10 +9,8 @@
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 
-/// Replaces musl's allocator, which requests and returns a few pages at a time: a third of a
-/// wrapper's system calls, and a fifth of the daemon's work.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: nri_runc::Allocator = nri_runc::Allocator::new();
 
 /// The C entry point.
 #[expect(unsafe_code, reason = "the C entry point has an unmangled name")]

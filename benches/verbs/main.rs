@@ -40,7 +40,7 @@ use report::Ratio;
 
 /// The allocator of the measured program, which `broker` replaces.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: nri_runc::Allocator = nri_runc::Allocator::new();
 
 const ROUNDS: usize = 60;
 

@@ -33,6 +33,7 @@ use std::time::Duration;
 use tokio::runtime::{LocalOptions, LocalRuntime};
 use tracing::{error, info, warn};
 
+use crate::allocator::Allocator;
 use crate::config::{Config, Loaded, Scope};
 use crate::error::{Context, Result};
 use crate::files;
@@ -157,6 +158,7 @@ pub(crate) fn run(mut loaded: Loaded, start: &Start) -> Result<()> {
         begun.inspect_err(|error| write_to_starter(start, format!("E{error}").as_bytes()))?;
     beginning.stand_in = beginning.stand_in.or(stand_in);
     capabilities::give_up();
+    Allocator::keep_blocks_of_this_thread();
     let runtime = event_loop()?;
     let ended = runtime.block_on(serve(loaded, beginning, start));
     if let Err(error) = &ended {

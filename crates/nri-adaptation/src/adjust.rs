@@ -234,26 +234,26 @@ fn set_both<T: Clone>(
 }
 
 /// Deletes the changed entries, and appends those that are set, as the reference does.
-fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
+fn move_to_end<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<'_, T>>) {
     if changes.is_empty() {
         return;
     }
     let touched = touched(&changes);
-    list.retain(|entry| !touched.contains(T::key(entry.name()).as_str()));
+    list.retain(|entry| !touched.contains(&*T::key(entry.name())));
     list.extend(changes.into_iter().filter_map(|change| match change {
-        ListChange::Set(_, entry) => Some(entry),
+        ListChange::Set(_, entry) => Some(entry.clone()),
         ListChange::Removed(_) => None,
     }));
 }
 
 /// Returns the keys that a reply sets or removes: usually so few that comparing costs less than hashing.
-fn touched<T>(changes: &[ListChange<T>]) -> BTreeSet<&str> {
+fn touched<'c, T>(changes: &'c [ListChange<'_, T>]) -> BTreeSet<&'c str> {
     changes.iter().map(ListChange::key).collect()
 }
 
 /// Replaces set entries in place, appends new ones, and deletes removed ones. An entry that one reply removes
 /// and sets keeps its position. NRI: the reference loses the order of namespaces (BUG-06).
-fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
+fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<'_, T>>) {
     if changes.is_empty() {
         return;
     }
@@ -261,7 +261,7 @@ fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
     let mut removed = HashSet::new();
     for change in changes {
         match change {
-            ListChange::Set(_, entry) => set.push(entry),
+            ListChange::Set(_, entry) => set.push(entry.clone()),
             ListChange::Removed(key) => drop(removed.insert(key)),
         }
     }
@@ -269,12 +269,14 @@ fn keep_places<T: Listed>(list: &mut Vec<T>, changes: Vec<ListChange<T>>) {
         removed.remove(&T::key(entry.name()));
     }
     list.retain(|entry| !removed.contains(&T::key(entry.name())));
-    resources::put_all(list, &set, |entry| T::key(entry.name()));
+    resources::put_all(list, &set, |entry| T::key(entry.name()).into_owned());
 }
 
 /// Returns the name of a variable in `NAME=value`; an entry without `=` is a name as a whole.
 fn variable(entry: &str) -> &str {
-    entry.split_once('=').map_or(entry, |(name, _)| name)
+    // Names are short: a plain loop takes less time than a search for long texts.
+    let end = entry.bytes().position(|byte| byte == b'=').unwrap_or(entry.len());
+    entry.get(..end).unwrap_or(entry)
 }
 
 fn hook_lists(hooks: &mut api::Hooks) -> [&mut Vec<api::Hook>; 6] {

@@ -8,6 +8,7 @@
 //! wherever they are in the list. In the container that the next plugin receives, only maps are changed here;
 //! the caller changes lists.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::claims::{FieldClaims, MergeError};
@@ -28,8 +29,8 @@ pub(crate) trait Listed: Clone {
     fn name(&self) -> &str;
 
     /// Returns the key that all spellings of one name share.
-    fn key(name: &str) -> String {
-        name.to_owned()
+    fn key(name: &str) -> Cow<'_, str> {
+        Cow::Borrowed(name)
     }
 }
 
@@ -42,8 +43,8 @@ impl Listed for api::Mount {
         &self.destination
     }
 
-    fn key(name: &str) -> String {
-        keys::destination(name)
+    fn key(name: &str) -> Cow<'_, str> {
+        Cow::Owned(keys::destination(name))
     }
 }
 
@@ -73,12 +74,12 @@ impl Listed for api::LinuxNamespace {
     }
 }
 
-pub(crate) enum ListChange<T> {
-    Removed(String),
-    Set(String, T),
+pub(crate) enum ListChange<'g, T> {
+    Removed(Cow<'g, str>),
+    Set(Cow<'g, str>, &'g T),
 }
 
-impl<T> ListChange<T> {
+impl<T> ListChange<'_, T> {
     pub(crate) fn key(&self) -> &str {
         match self {
             Self::Removed(key) | Self::Set(key, _) => key,
@@ -91,13 +92,13 @@ impl<T> ListChange<T> {
 /// NRI: for variables and devices the reference loses the mark, so an original value cannot be
 /// removed (BUG-01, BUG-02); namespaces cannot be overridden (BUG-06). Here, entries of all four
 /// lists can be removed and overridden.
-pub(crate) fn merge_list<T: Listed>(
+pub(crate) fn merge_list<'g, T: Listed>(
     claims: &mut FieldClaims<'_>,
-    given: &[T],
+    given: &'g [T],
     combined: &mut Vec<T>,
-) -> Result<Vec<ListChange<T>>, MergeError> {
-    let mut removals: Vec<(String, &T)> = Vec::new();
-    let mut additions: Vec<(String, &T)> = Vec::new();
+) -> Result<Vec<ListChange<'g, T>>, MergeError> {
+    let mut removals: Vec<(Cow<'g, str>, &T)> = Vec::new();
+    let mut additions: Vec<(Cow<'g, str>, &T)> = Vec::new();
     for entry in given {
         match keys::marked(entry.name()) {
             Some(name) => removals.push((T::key(name), entry)),
@@ -116,35 +117,35 @@ pub(crate) fn merge_list<T: Listed>(
     }
     combine(&removals, &additions, combined);
     let removed = removals.into_iter().map(|(key, _)| ListChange::Removed(key));
-    let set = additions.into_iter().map(|(key, entry)| ListChange::Set(key, entry.clone()));
+    let set = additions.into_iter().map(|(key, entry)| ListChange::Set(key, entry));
     Ok(removed.chain(set).collect())
 }
 
 /// Applies removals and additions to the combined list, in one pass.
 fn combine<T: Listed>(
-    removals: &[(String, &T)],
-    additions: &[(String, &T)],
+    removals: &[(Cow<'_, str>, &T)],
+    additions: &[(Cow<'_, str>, &T)],
     combined: &mut Vec<T>,
 ) {
     if removals.is_empty() && additions.is_empty() {
         return;
     }
-    let removed: HashSet<&str> = removals.iter().map(|(key, _)| key.as_str()).collect();
-    let added: HashSet<&str> = additions.iter().map(|(key, _)| key.as_str()).collect();
+    let removed: HashSet<&str> = removals.iter().map(|(key, _)| &**key).collect();
+    let added: HashSet<&str> = additions.iter().map(|(key, _)| &**key).collect();
     let mut marked: HashSet<String> = HashSet::new();
     combined.retain(|entry| match keys::marked(entry.name()) {
         Some(name) => {
             let key = T::key(name);
-            let stays = T::MARKER_STAYS || !added.contains(key.as_str());
-            if stays && removed.contains(key.as_str()) {
-                marked.insert(key);
+            let stays = T::MARKER_STAYS || !added.contains(&*key);
+            if stays && removed.contains(&*key) {
+                marked.insert(key.into_owned());
             }
             stays
         }
-        None => !removed.contains(T::key(entry.name()).as_str()),
+        None => removed.is_empty() || !removed.contains(&*T::key(entry.name())),
     });
     for (key, marker) in removals {
-        if !added.contains(key.as_str()) && marked.insert(key.clone()) {
+        if !added.contains(&**key) && marked.insert(key.clone().into_owned()) {
             combined.push((*marker).clone());
         }
     }

@@ -7,6 +7,7 @@
 //! Reference: the result collector of `pkg/adaptation` in NRI v0.12.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::mem;
 
 use protobuf::MessageField;
 
@@ -25,7 +26,7 @@ use nri_api as api;
 #[derive(Debug, Clone)]
 pub struct Creation {
     /// The container as the engine requested it, copied before the first reply or offer changes it.
-    pristine: Option<Box<api::Container>>,
+    pristine: Option<Box<Pristine>>,
     /// The request for the next plugin: its container has the changes and offered values so far.
     request: api::CreateContainerRequest,
     encoded: EncodedParts,
@@ -38,6 +39,45 @@ pub struct Creation {
     /// The fields that the engine's container has, computed at the first offer.
     present: Option<HashSet<Slot>>,
     yielded: Vec<Yielded>,
+}
+
+/// A container as the engine requested it. Mounts are most of a container, and few plugins change them.
+#[derive(Debug, Clone)]
+struct Pristine {
+    /// Everything but the mounts.
+    others: api::Container,
+    /// The mounts; `None` while no reply or offer has changed them.
+    mounts: Option<Vec<api::Mount>>,
+}
+
+impl Pristine {
+    /// Returns the kept container; copies what `adjust`, which is about to be merged into `container`, changes first.
+    fn keep<'k>(
+        kept: &'k mut Option<Box<Self>>,
+        container: &mut api::Container,
+        adjust: &api::ContainerAdjustment,
+    ) -> &'k mut Self {
+        let kept = kept.get_or_insert_with(|| {
+            let mounts = mem::take(&mut container.mounts);
+            let others = container.clone();
+            container.mounts = mounts;
+            Box::new(Self { others, mounts: None })
+        });
+        kept.keep_mounts(container, adjust);
+        kept
+    }
+
+    fn keep_mounts(&mut self, container: &api::Container, adjust: &api::ContainerAdjustment) {
+        if !adjust.mounts.is_empty() {
+            self.mounts.get_or_insert_with(|| container.mounts.clone());
+        }
+    }
+
+    /// Returns the whole container; `changed` has the changes so far.
+    fn whole(&self, changed: &api::Container) -> api::Container {
+        let mounts = self.mounts.as_ref().unwrap_or(&changed.mounts).clone();
+        api::Container { mounts, ..self.others.clone() }
+    }
 }
 
 /// The result of all plugins' replies.
@@ -155,11 +195,11 @@ impl Creation {
         let places = examine(plugin, &response)?;
         let api::CreateContainerResponse { adjust, update, evict, special_fields: _ } = response;
         if let Some(adjust) = adjust.as_ref() {
+            let visible = self.request.container.mut_or_insert_default();
+            let container = &Pristine::keep(&mut self.pristine, visible, adjust).others.id;
             self.encoded.forget_changed(adjust);
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
-            let container = &pristine(&mut self.pristine, &self.request).id;
             let claims = FieldClaims { plugin, rights, container, owners, noted };
-            let visible = self.request.container.mut_or_insert_default();
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(adjust)?;
         }
         self.updates.merge(plugin, rights, &update, &evict)?;
@@ -180,16 +220,17 @@ impl Creation {
         mut adjust: api::ContainerAdjustment,
     ) -> Result<Self, MergeError> {
         drop(examine(from, &adjust)?);
-        let pristine = pristine(&mut self.pristine, &self.request);
-        let present =
-            self.present.get_or_insert_with(|| offers::slots(&offers::as_adjustment(pristine)));
-        let container = &pristine.id;
+        let visible = self.request.container.mut_or_insert_default();
+        let pristine = Pristine::keep(&mut self.pristine, visible, &adjust);
+        let present = self
+            .present
+            .get_or_insert_with(|| offers::slots(&offers::as_adjustment(&pristine.whole(visible))));
+        let container = &pristine.others.id;
         let owners = [&self.updates.owners, &self.offered];
         self.yielded.extend(offers::give_way(from, &mut adjust, present, container, &owners));
         self.encoded.forget_changed(&adjust);
         let (owners, noted) = (&mut self.offered, &mut BTreeSet::new());
         let claims = FieldClaims { plugin: from, rights, container, owners, noted };
-        let visible = self.request.container.mut_or_insert_default();
         AdjustmentMerger { claims, combined: &mut blank(), visible }.merge(&adjust)?;
         self.offers.push(Offer { from: from.to_owned(), rights: rights.clone(), adjust });
         Ok(self)
@@ -201,15 +242,16 @@ impl Creation {
     /// Fails if a reply with the values that do not yield would fail.
     pub fn settle(mut self) -> Result<Self, MergeError> {
         // An offer would have copied the container, so there is none to settle.
-        let Some(pristine) = &self.pristine else { return Ok(self) };
-        let container = &pristine.id;
-        for Offer { from, rights, mut adjust } in std::mem::take(&mut self.offers) {
+        let Some(pristine) = &mut self.pristine else { return Ok(self) };
+        let visible = self.request.container.mut_or_insert_default();
+        for Offer { from, rights, mut adjust } in mem::take(&mut self.offers) {
             let (owners, noted) = (&mut self.updates.owners, &mut self.updates.noted);
+            pristine.keep_mounts(visible, &adjust);
+            let container = &pristine.others.id;
             let gone = offers::give_way(&from, &mut adjust, &HashSet::new(), container, &[owners]);
             self.yielded.extend(gone);
             self.encoded.forget_changed(&adjust);
             let claims = FieldClaims { plugin: &from, rights: &rights, container, owners, noted };
-            let visible = self.request.container.mut_or_insert_default();
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(&adjust)?;
         }
         Ok(self)
@@ -230,9 +272,10 @@ impl Creation {
         show_rdt(&mut adjust);
         api::ValidateContainerAdjustmentRequest {
             pod: self.request.pod.clone(),
-            container: MessageField::some(
-                self.pristine.as_deref().unwrap_or(self.container()).clone(),
-            ),
+            container: MessageField::some(match &self.pristine {
+                Some(pristine) => pristine.whole(self.container()),
+                None => self.container().clone(),
+            }),
             adjust: MessageField::some(adjust),
             update: self.updates.pending(),
             owners: MessageField::some(self.owners().to_api()),
@@ -262,14 +305,6 @@ impl Creation {
             yielded,
         }
     }
-}
-
-/// Returns the container as the engine requested it; copies it before the first change.
-fn pristine<'p>(
-    kept: &'p mut Option<Box<api::Container>>,
-    request: &api::CreateContainerRequest,
-) -> &'p api::Container {
-    kept.get_or_insert_with(|| Box::new(request.container.get_or_default().clone()))
 }
 
 /// Adds the parts of a container on which plugins rely.

@@ -117,6 +117,7 @@ impl Owners {
         key: Option<&str>,
         plugin: &str,
     ) -> Result<(), Conflict> {
+        let is_revocable = self.journal.is_some();
         let slots = &mut self.of_mut(container).slots;
         let slot = (field, key.map(str::to_owned));
         match slots.get(&slot) {
@@ -133,8 +134,9 @@ impl Owners {
                 });
             }
         }
-        let before = slots.insert(slot.clone(), Owner::Set(plugin.to_owned()));
-        if let Some(journal) = &mut self.journal {
+        let journaled = is_revocable.then(|| slot.clone());
+        let before = slots.insert(slot, Owner::Set(plugin.to_owned()));
+        if let (Some(journal), Some(slot)) = (&mut self.journal, journaled) {
             journal.push(Before::Slot(slot, before));
         }
         Ok(())

@@ -24,8 +24,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// Name prefixes of engines' processes, which search their PATH for a runtime. If the engine has an
-/// NRI of its own: its title, and its name for `install`.
+/// Name prefixes of engines' processes, which search their PATH for a runtime; with the engine's
+/// title and its name for `install` if the engine has its own NRI.
 pub(crate) const ENGINES: [(&str, Option<(&str, &str)>); 8] = [
     ("containerd", Some(("containerd", "containerd"))),
     ("k3s", Some(("containerd", "containerd"))),
@@ -230,7 +230,7 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Before Linux 6.15 the kernel returns this if no process has the PID, but a thread, or a
+        // Before Linux 6.15 the kernel returns this if the PID is a thread's, or only that of a
         // session or process group whose leader was reaped.
         Err(Errno::INVAL) => Ok(None),
         opened => opened.map_err(io::Error::from).if_there(),
@@ -249,9 +249,8 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// Returns a field of `stat` by its number in proc_pid_stat(5), from the third on. The file is read
-/// at once (52 numbers and a name of at most 64 bytes fit the buffer), because each command needs
-/// it several times.
+/// Returns a field of `stat`, the third or a later one, by its number in proc_pid_stat(5). One read
+/// is enough, because 52 numbers and a name of at most 64 bytes fit the buffer.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

@@ -119,7 +119,7 @@ impl AuditLog {
         *queue = settings.and_then(|settings| start(settings, &self.counts));
     }
 
-    /// Whether entries are written.
+    /// Whether the log has a target.
     pub(crate) fn is_on(&self) -> bool {
         self.queue.borrow().is_some()
     }

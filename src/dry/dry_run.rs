@@ -227,8 +227,9 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized, or a
-    /// rule hides the pod from it. A promise in audit mode only causes a warning.
+    /// Refuses a container of this pod, except in an exempt namespace, if the plugin of a promise about
+    /// it is not synchronized, or a rule hides the pod from the plugin. A promise in audit mode only
+    /// causes a warning.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.

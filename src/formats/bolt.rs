@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Bolt never changes these pages in place, so bytes that were read
-//! during a write have an earlier state or are inconsistent. All work is bounded, and an
-//! inconsistent value is treated as absent. This module never writes.
+//! buckets, each a tree of pages. Bolt writes only to free pages, so bytes that were read during a
+//! write have an earlier state, or are inconsistent because a freed page was reused. All work is
+//! bounded, and an inconsistent value is treated as absent. This module never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -13,8 +13,9 @@ const VERSION: u64 = 2;
 const BRANCH: u64 = 1;
 const LEAF: u64 = 2;
 
-/// Size of a page's header, and of each of its elements.
+/// Bytes of a page's header.
 const HEADER: usize = 16;
+/// Bytes of each element that follows the header.
 const ELEMENT: usize = 16;
 
 /// A database, as of its last committed change.
@@ -136,7 +137,8 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// Parses a bucket: the number of its root page, or zero, a sequence number and an inline page.
+/// Parses a bucket: the number of its root page and a sequence number; if the former is 0, the
+/// bucket's only page follows.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),

@@ -109,7 +109,7 @@ static PLACES: Mutex<Places> =
 /// Notified when lines of a kind are suppressed.
 static HELD_BACK: Notify = Notify::const_new();
 
-/// The layer that suppresses lines.
+/// The layer that suppresses lines; it never suppresses debug lines.
 pub(super) struct FewOfEachPlace;
 
 impl<S: Subscriber> Layer<S> for FewOfEachPlace {

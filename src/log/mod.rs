@@ -277,7 +277,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Adds the message's code; a line for developers has none.
+/// Adds the message's code, except to debug lines.
 fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }

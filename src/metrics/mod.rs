@@ -94,8 +94,9 @@ pub(crate) struct Holdings {
     pub(crate) containers: Vec<(&'static str, usize)>,
     /// The numbers of records with a problem, by problem.
     pub(crate) problems: Vec<(&'static str, usize)>,
-    /// Lines of the audit log, written and lost.
+    /// Lines of the audit log that were written.
     pub(crate) audit_written: u64,
+    /// Lines of the audit log that were lost.
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
     pub(crate) log_lines_lost: u64,

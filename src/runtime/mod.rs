@@ -368,8 +368,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without this metadata, a copy of nri-runc would be taken for the runtime, and would then
-        // search for a runtime itself.
+        // If the metadata is unreadable, nri-runc may be taken for the runtime, and then searches for a
+        // runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 

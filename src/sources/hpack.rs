@@ -36,8 +36,8 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
-        // The cases in order: a field of the table, the size of the table, a literal field with or
-        // without an entry in the table.
+        // In order: a field of the table, a literal field that is also added to the table, a new
+        // size of the table, another literal field.
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),

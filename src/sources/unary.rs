@@ -75,7 +75,7 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// Returns the text of `grpc-message`: bytes that are not printable ASCII are `%` and two digits.
+/// Decodes a `grpc-message`, in which `%` and two hexadecimal digits stand for a byte.
 fn percent_decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, more)) = rest.split_first() {

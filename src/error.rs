@@ -36,7 +36,6 @@ pub const RESERVED_PHRASES: [&str; 10] = [
 pub struct Error {
     /// The steps that failed, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
     doing: Vec<String>,
-    /// The failure itself.
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,

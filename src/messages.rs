@@ -34,7 +34,6 @@ pub struct Message {
     pub is_retired: bool,
 }
 
-/// A message found in a line.
 struct Found {
     message: Message,
     /// The part of the line from the message's first fixed text to its last one.

@@ -92,7 +92,6 @@ enum Share {
     Connections,
 }
 
-/// The settings of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Settings {
     target: AuditTarget,
@@ -169,7 +168,6 @@ impl AuditLog {
 }
 
 impl Settings {
-    /// Formats the entry for the target.
     fn message(&self, entry: &mut AuditEntry) -> Vec<u8> {
         let mut line = line::of(entry);
         match self.target {
@@ -240,7 +238,6 @@ impl Sink {
     }
 }
 
-/// The state of the writing thread.
 #[derive(Debug)]
 struct Writer {
     sink: Sink,
@@ -251,7 +248,6 @@ struct Writer {
     beyond_share: u64,
 }
 
-/// The result of writing a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Yes,

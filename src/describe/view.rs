@@ -46,7 +46,6 @@ macro_rules! view {
 
 /// A value of the document that is converted to a value of a message.
 pub(super) trait Shown<T> {
-    /// Returns the message's value.
     fn shown(&self) -> T;
 }
 

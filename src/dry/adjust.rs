@@ -168,7 +168,6 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     }
 }
 
-/// Names the plugin whose adjustment could not be applied.
 fn blame(merged: &Merged, error: &PatchError) -> Error {
     Error::new(named(merged, error)).hint("the bundle is unchanged")
 }
@@ -231,7 +230,6 @@ fn merge(
     Ok(creation.finish())
 }
 
-/// Asks plugins on a new event loop.
 fn ask(
     config: Config,
     options: &AdjustOptions,

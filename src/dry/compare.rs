@@ -44,7 +44,6 @@ pub(super) struct JudgedCreation {
 /// The plugins of a recorded creation.
 #[derive(Debug, Default)]
 pub(super) struct RecordedPlugins {
-    /// The connected plugins.
     connected: Vec<String>,
     /// The plugins from which a rule hid the pod.
     hidden: Vec<String>,

@@ -146,7 +146,6 @@ fn print_line(line: &Value) {
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Prints an answer with the id of its line.
 fn answer(id: Option<&Value>, members: Value) {
     let mut line = serde_json::Map::new();
     if let Some(id) = id {

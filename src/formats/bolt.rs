@@ -26,7 +26,6 @@ pub(crate) struct BoltDatabase<'b> {
     root: usize,
 }
 
-/// The value of a key in a tree.
 enum Value<'b> {
     Plain(&'b [u8]),
     /// A bucket that has pages, by the number of its root page.

@@ -139,7 +139,6 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
     }
 }
 
-/// The text of a line, and the plugin that it is about.
 #[derive(Default)]
 struct Said {
     message: String,

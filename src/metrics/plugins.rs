@@ -36,11 +36,9 @@ pub(crate) struct PluginMetrics {
     updates: Rows<2, Counter>,
     evictions: Rows<2, Counter>,
     connections: Rows<2, Counter>,
-    /// Unlimited, because the operator names rules, and they are few.
+    /// The operator names rules, injections and promises, so the number of their rows is not limited.
     rules: Rows<2, Counter>,
-    /// Unlimited, because the operator names injections.
     injections: Rows<2, Counter>,
-    /// Unlimited, because the operator names promises.
     promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.

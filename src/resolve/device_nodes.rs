@@ -22,7 +22,6 @@ const PERMISSIONS: u32 = 0o7777;
 /// The type of a node without numbers.
 const FIFO: &str = "p";
 
-/// A device node of the host.
 struct HostNode {
     kind: &'static str,
     major: u64,

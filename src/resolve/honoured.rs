@@ -131,7 +131,6 @@ enum What {
     IgnoredByRunc(String),
 }
 
-/// The elements of a seccomp policy.
 #[derive(Debug, Default)]
 struct Filter {
     actions: Vec<String>,

@@ -300,7 +300,6 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
-/// Why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
     /// The candidate cannot be examined, so it may be the runtime.

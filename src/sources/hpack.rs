@@ -99,7 +99,6 @@ fn write_length(block: &mut Vec<u8>, length: usize) {
     block.push(u8::try_from(rest).unwrap_or(0));
 }
 
-/// Decodes a text from Huffman codes.
 fn decode(bytes: &[u8]) -> Option<String> {
     let (mut text, mut code, mut length) = (String::new(), 0_u32, 0);
     for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {

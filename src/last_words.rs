@@ -13,9 +13,9 @@ use crate::error::quoted;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The file in the run directory.
+/// The file with the standard error of the latest daemon, in the run directory.
 const FILE: &str = "daemon.err";
-/// The name of the previous daemon's file.
+/// The file with the standard error of the daemon before it.
 const SET_ASIDE: &str = "daemon.err.old";
 
 /// Opens the file for the standard error of a daemon that is about to start, after renaming the

@@ -27,7 +27,7 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Runs plugins or rules without a node: `replay`, `adjust`, `policy test`.
 pub(crate) mod dry;
-/// The signals that end a process.
+/// SIGTERM and SIGINT.
 mod ends;
 /// Detects the calling engine, and reads its files.
 pub(crate) mod engine;

@@ -27,10 +27,10 @@ pub(crate) const QUOTED: usize = 4 << 10;
 /// The line of a failure, in bytes, including names of fields and containers that a plugin or an
 /// engine chose. Several quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// A line in which a message is searched for to add its code, in bytes. A usual search takes
-/// 0.1 ms, the longest 1 ms.
+/// The longest line, in bytes, to which a message's code is added. A usual search for the message
+/// takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
-/// The first parts of a line, each after a colon, where such a message may begin.
+/// Places in a line where a message is searched for: the beginning, and after each colon.
 pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// One part of a response to an operator, in bytes, below the frame's limit; a longer response is
 /// sent in parts.
@@ -44,26 +44,26 @@ pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands
 /// forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One such note (of a bypass or a refusal), in bytes. The resources of an `update`, or the refused
-/// request, are omitted from a note that would be longer; usual notes have some 4 KiB.
+/// One note of a command that ran without the daemon or was refused without it, in bytes. The
+/// resources of an `update`, or the refused request, are omitted from a note that would be longer.
 pub(crate) const NOTE: usize = 1 << 20;
-/// All notes of one kind, in bytes; they are on a tmpfs.
+/// All notes of commands that ran without the daemon, or all of refused ones, in bytes (on a tmpfs).
 pub(crate) const NOTES: usize = 16 << 20;
 /// Updates that may wait for a container's creation or start.
 pub(crate) const DEFERRED: usize = 200;
-/// Bytes of these updates in the container's record; one has some 100.
+/// Bytes of a container's waiting updates in its record; an update has some 100.
 pub(crate) const DEFERRED_BYTES: usize = 1 << 20;
 /// Events queued for a plugin that is not yet synchronized.
 pub(crate) const EVENT_BACKLOG: usize = 10_000;
-/// Encoded bytes of these events; one has some 5 KiB.
+/// Encoded bytes of the events queued for a plugin that is not yet synchronized; one has some 5 KiB.
 pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
 /// Requests queued for the reader of a recording.
 pub(crate) const RECORDING_BACKLOG: usize = 1024;
-/// Bytes of the lines of these requests; a single longer line is queued alone.
+/// Bytes of the lines queued for the reader of a recording; a longer line is queued alone.
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
 /// Events kept in memory for readers of `nri events`.
 pub(crate) const EVENTS: usize = 4000;
-/// Bytes of the lines of these events; one has some 600.
+/// Bytes of the lines of all events kept in memory; a line has some 600.
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
 /// Event lines that are compressed as one block.
 pub(crate) const EVENTS_TOGETHER: usize = 64;
@@ -83,9 +83,9 @@ pub(crate) const CONDITION_NAME: usize = 50;
 pub(crate) const CONFLICTS: usize = 5;
 /// Kubernetes Events in a burst about one pod: the API server keeps each for an hour.
 pub(crate) const POD_EVENTS: u32 = 5;
-/// Such Events in a burst about all pods of the node.
+/// Kubernetes Events in a burst about all pods of the node.
 pub(crate) const NODE_EVENTS: u32 = 50;
-/// Pods whose Events are counted, some 100 bytes each.
+/// Pods whose Kubernetes Events are counted, some 100 bytes each.
 pub(crate) const EVENT_PODS: usize = 1024;
 /// A name in Kubernetes, in bytes.
 pub(crate) const KUBERNETES_NAME: usize = 253;
@@ -94,7 +94,7 @@ pub(crate) const EVENT_POD_NAME: usize = 200;
 /// The message of an Event, in bytes. Kubernetes permits 1024; the number of omitted Events may be
 /// added.
 pub(crate) const EVENT_MESSAGE: usize = 900;
-/// Lines of one record about refusals: an engine may retry a start forever.
+/// Latest refusals in one record: an engine may retry a start forever.
 pub(crate) const REFUSALS: usize = 20;
 /// First entries, and as many last ones, of a list in a record: an engine may repeat requests
 /// forever.
@@ -103,7 +103,7 @@ pub(crate) const ENDS: usize = 200;
 pub(crate) const LISTED: usize = 20;
 /// All arguments of a process that `exec` starts, in bytes, as the daemon receives them.
 pub(crate) const LATER_ARGS: usize = 16 << 10;
-/// One such argument, in bytes. A path has at most 4096.
+/// One argument of a process that `exec` starts, in bytes; a path has at most 4096.
 pub(crate) const LATER_ARG: usize = 4200;
 /// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a
 /// plugin's request. A kernel accepts some 2 MiB of arguments and environment.
@@ -136,12 +136,12 @@ pub(crate) const NAMES: usize = 8;
 pub(crate) const REGISTERING: usize = 64;
 /// Disconnected plugins and refused connections that are shown.
 pub(crate) const DEPARTED: usize = 64;
-/// Refused connections among them: a peer that changes its name each time displaces no more
-/// plugins that were connected.
+/// Refused connections among the [`DEPARTED`]: a peer that changes its name each time displaces no
+/// more plugins that were connected.
 pub(crate) const DEPARTED_REFUSED: usize = 16;
 /// Plugin identities whose takeovers are remembered.
 pub(crate) const TAKEOVER_PLACES: usize = 1024;
-/// Pods remembered for one identity whose process was replaced by another pod's.
+/// Pods remembered for one plugin identity, because another pod's process replaced theirs.
 pub(crate) const TAKEOVER_PODS: usize = 16;
 /// Plugin names with a row in the metrics: a peer may choose a new name each time. Plugins that the
 /// operator configured or installed always have a row.
@@ -158,8 +158,8 @@ pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an
 /// ending container or a busy engine causes one or two.
 pub(crate) const FREE_FAILURES: u32 = 3;
-/// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number
-/// further containers are not recorded, and their updates are not delayed.
+/// Pairs of a container and a plugin whose updates keep failing, some 100 bytes each. Updates of
+/// further pairs are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the
 /// plugin.
@@ -174,7 +174,7 @@ pub(crate) const PLUGIN_LINES: u32 = 200;
 pub(crate) const PLUGIN_LAST_LINES: usize = 5;
 /// Last lines of a launched plugin that `plugins --logs` shows.
 pub(crate) const PLUGIN_TAIL_LINES: usize = 500;
-/// Bytes of these lines.
+/// Bytes of the lines of a launched plugin that `plugins --logs` shows.
 pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 
 // Containers and pods
@@ -184,14 +184,15 @@ pub(crate) const CHANGES: usize = 2000;
 pub(crate) const RULE_HITS: usize = 100;
 /// Removed or refused containers that `explain` still shows (D27), and as many removed pods.
 pub(crate) const REMEMBERED: usize = 1000;
-/// Bytes of the records of these containers before compression, and as many of these pods.
+/// Bytes of the records of removed or refused containers before compression, and as many of
+/// removed pods.
 pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
 /// Records of removed containers, or of pods, that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
 /// Removed containers whose records stay on disk (a tmpfs): a container may be created again under
 /// its ID.
 pub(crate) const KEPT_RECORDS: usize = 256;
-/// Bytes of these records; a single larger record stays.
+/// Bytes of the records of removed containers on disk; a single larger record stays.
 pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 /// Deleted containers kept for their engine; beyond the limit the oldest are treated as removed.
 pub(crate) const UNTIL_REMOVED: usize = 1000;
@@ -203,7 +204,7 @@ pub(crate) const PLAIN_CONTAINERS: usize = 2000;
 /// State directories of the plain runtime (one for each namespace of an engine), and their parents,
 /// that are watched.
 pub(crate) const RUNTIME_ROOTS: usize = 256;
-/// Container folders that one search in these state directories examines.
+/// Container folders that one search in the plain runtime's state directories examines.
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
 /// New folders of one state directory in which the runtime's state is awaited.
 pub(crate) const ARRIVING: usize = 1000;
@@ -235,7 +236,7 @@ pub(crate) const NAMESPACE_THREADS: usize = 8;
 /// The kernel's messages that are read in response to one query of addresses: a container may have
 /// millions of addresses.
 pub(crate) const ADDRESS_ANSWERS: usize = 8;
-/// One such message, in bytes.
+/// One message of the kernel in response to a query of addresses, in bytes.
 pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
 /// Entries of the host's `/dev` that are compared with a container's devices; a node has hundreds.
 pub(crate) const DEVICE_NODES: usize = 50_000;
@@ -254,15 +255,15 @@ pub(crate) const TRACE_STATE: usize = 512;
 pub(crate) const DRIFTS: usize = 2000;
 /// Containers whose files time out (after 10 s each) before a check of all containers is abandoned.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
-/// Restorations within a minute on the node, each of any number of values: another program may
-/// change them again each time.
+/// Restorations of drifted values within a minute on the node, each of any number of values:
+/// another program may change them again each time.
 pub(crate) const DRIFT_WRITES: usize = 60;
-/// Restorations within an hour for one container.
+/// Restorations of drifted values within an hour for one container.
 pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 
 /// Recorded requests to plugins, and their responses, that the daemon keeps for `sysdump`, in bytes.
 pub(crate) const FLIGHT: usize = 1 << 20;
-/// One such message, in bytes; a creation has some 8 KiB.
+/// A request to a plugin or a response that is kept for `sysdump`, in bytes; a creation has some 8 KiB.
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 
 /// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has
@@ -281,7 +282,7 @@ pub(crate) const LOG_LINE: usize = 16 << 10;
 /// Log lines within a minute from one place in the program: more than all containers of a large
 /// node cause when they start together.
 pub(crate) const LOG_LINES: usize = 300;
-/// Log lines about one plugin among them.
+/// Log lines within a minute from one place in the program about one plugin.
 pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
 /// Pairs of a place in the program and a plugin whose lines are counted. Beyond this number, only
 /// the limit of the place applies, because a peer may choose a new name each time.
@@ -406,7 +407,7 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
 }
 
 /// Returns the first [`LISTED`] lines, and one line that counts the others: "N more `noun`" (given
-/// in the singular), then `what`, which must fit any number.
+/// in the singular), then `what`, which must fit one and many.
 pub(crate) fn listed(
     mut lines: impl Iterator<Item = String>,
     noun: &str,

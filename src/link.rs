@@ -43,11 +43,11 @@ pub(crate) const REFUSED_DIR: &str = "refused";
 
 /// Content of `Config::execs_file` if only the audit log needs each `exec`.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
-/// Content if exec rules apply: a wrapper asks the daemon.
+/// Content of `Config::execs_file` if exec rules apply: a wrapper asks the daemon.
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
-/// Content if plugins handle execs: a wrapper sends the daemon the process's document too.
+/// Content of `Config::execs_file` if plugins handle execs: a wrapper also sends the document.
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
-/// Content if an `exec` is refused when these plugins cannot be asked.
+/// Content of `Config::execs_file` if an `exec` is refused when no plugin can be asked about it.
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
 /// The engine's variables that the wrapper sends to the daemon; it sends no other variable.
@@ -215,10 +215,9 @@ pub enum Notice {
 const KIND_QUESTION: u8 = 1;
 const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
-/// The kind of a hook's request: a daemon that does not know it refuses the request, instead of
-/// treating it as a wrapper's.
+/// The kind of a hook's request: a daemon that does not know this kind refuses the request.
 const KIND_HOOK: u8 = 4;
-/// The kind of an `exec` request, for the same reason.
+/// The kind of an `exec` request: a daemon that does not know this kind refuses the request.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;

@@ -29,7 +29,7 @@ const KUBELET_WAIT: Duration = Duration::from_secs(2);
 /// Kubelet's record of claims, relative to kubelet's folder, which also contains the socket's
 /// folder. Kubelet writes it before it asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
-/// Likewise, kubelet's record of extended resources.
+/// Kubelet's record of extended resources, relative to kubelet's folder.
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
 /// Names by holder: drivers by claim, or resources by container.

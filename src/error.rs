@@ -51,7 +51,7 @@ pub struct Error {
 /// The state of the daemon that the failure of a request shows; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
-    /// Nothing, or no request was made.
+    /// The failure does not show it, or no request was made.
     #[default]
     Unknown,
     /// No daemon listens.

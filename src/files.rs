@@ -23,7 +23,7 @@ use crate::fnv::fnv128;
 use crate::limits::{self, DOCUMENT};
 use crate::presence::IfThere;
 
-/// Creates a private directory (0700), and refuses one that others could write to (D11).
+/// Creates a private directory (0700), or checks the existing one: others cannot write to it (D11).
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to another user or is writable by others.
@@ -89,7 +89,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// Returns the attributes of a new file of nri-runc.
+    /// Returns the attributes of a new file of this process's user, with this mode.
     pub fn new_with_mode(mode: u32) -> Self {
         let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         Self { mode, owner, ..Self::default() }

@@ -15,12 +15,12 @@ use crate::presence::IfThere;
 
 /// The file with the standard error of the latest daemon, in the run directory.
 const FILE: &str = "daemon.err";
-/// The file with the standard error of the daemon before it.
+/// The file with the standard error of the daemon before the latest.
 const SET_ASIDE: &str = "daemon.err.old";
 
-/// Opens the file for the standard error of a daemon that is about to start, after renaming the
-/// file of the previous daemon if it has output. Returns `None` if that file cannot be opened, or is
-/// not a regular one; the daemon's output is then lost. Follows no link, and never blocks.
+/// Opens [`FILE`], emptied, for the standard error of a daemon that is about to start; the previous
+/// daemon's output moves to [`SET_ASIDE`]. Returns `None` if [`FILE`] is not a regular file or cannot
+/// be opened; the daemon's output is then lost. Follows no link, and never blocks.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {

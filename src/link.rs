@@ -74,7 +74,7 @@ pub struct WrapperRequest {
     pub argv: Vec<OsString>,
     /// Working directory.
     pub cwd: OsString,
-    /// Parent process.
+    /// The pid of the sender's parent.
     pub parent_pid: u32,
     /// The sender's own pid.
     pub pid: u32,

@@ -232,7 +232,7 @@ impl Sink {
         match (self, share) {
             (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
             (Self::File(file), Share::All) => file.append(bytes).map(|()| true),
-            // The journal has its own limit of lines.
+            // The journal has its own limit of lines, so connections need no share.
             (Self::Journal(journal), _) => journal.send(bytes).map(|()| true),
         }
     }

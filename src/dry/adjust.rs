@@ -123,7 +123,8 @@ impl Adjusted {
     }
 }
 
-/// Applies the adjustment to the document on this host.
+/// Applies the adjustment to the document, with this host's devices and classes. Warns about doubts
+/// for which a container would be refused.
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);

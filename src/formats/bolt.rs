@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Bolt writes only to free pages, so bytes that were read during a
-//! write have an earlier state, or are inconsistent because a freed page was reused. All work is
+//! buckets, each a tree of pages. Bolt writes data only to free pages, so bytes that were read during
+//! a write have an earlier state, or are inconsistent because a freed page was reused. All work is
 //! bounded, and an inconsistent value is treated as absent. This module never writes.
 
 use crate::fnv::fnv64;
@@ -62,7 +62,7 @@ impl<'b> BoltDatabase<'b> {
         }
     }
 
-    /// Returns the keys of the bucket at `path`.
+    /// Returns the keys of the bucket at `path`, except those that are inconsistent or beyond the limit.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
         let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();

@@ -4,8 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-/// Pause after a failed accept. Most fail because no descriptor is free, and then each attempt
-/// fails at once.
+/// Pause after a failed accept: while no descriptor is free, every attempt fails at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Waits for the next connection; each failure is passed to `failed`, and the wait continues.

@@ -9,7 +9,7 @@ pub(crate) fn now() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Returns the nanoseconds of the monotonic clock, which is the same for all programs of this boot.
+/// Returns the monotonic clock in nanoseconds; all processes of this host share it until a reboot.
 pub(crate) fn monotonic() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     let now = now.map(std::time::Duration::from).unwrap_or_default();

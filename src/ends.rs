@@ -13,7 +13,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Starts waiting for the signals.
+    /// Replaces the default actions of both signals, so that [`wait`](Self::wait) receives them.
     ///
     /// # Errors
     /// Fails when the kernel refuses to register them.

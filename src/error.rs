@@ -36,7 +36,6 @@ pub const RESERVED_PHRASES: [&str; 10] = [
 pub struct Error {
     /// The steps that failed, innermost last: `["cannot create 4f1c", "reading /b/config.json"]`.
     doing: Vec<String>,
-    /// The failure itself.
     cause: String,
     /// The next step for an operator, if there is an obvious one.
     hint: Option<String>,
@@ -52,7 +51,7 @@ pub struct Error {
 /// The state of the daemon that the failure of a request shows; callers branch on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum DaemonSeen {
-    /// Nothing, or no request was made.
+    /// The failure does not show it, or no request was made.
     #[default]
     Unknown,
     /// No daemon listens.
@@ -163,17 +162,17 @@ impl Error {
         self.os == nix::libc::EACCES
     }
 
-    /// Whether the process or the host lacked a resource such as descriptors or memory.
+    /// Whether a resource such as descriptors or memory was exhausted, or the call was interrupted.
     pub fn is_shortage(&self) -> bool {
         presence::is_shortage(self.os)
     }
 
-    /// Whether a call failed because the process at the other end has ended.
+    /// Whether a call failed because the other end closed the connection.
     pub fn is_hangup(&self) -> bool {
         matches!(self.os, nix::libc::EPIPE | nix::libc::ECONNRESET)
     }
 
-    /// Whether the call failed for a temporary reason, so that another attempt may succeed.
+    /// Whether another attempt may succeed (`presence::may_pass`).
     pub fn may_pass(&self) -> bool {
         presence::may_pass(self.os)
     }
@@ -222,7 +221,7 @@ impl From<nix::errno::Errno> for Error {
 
 /// Adds context to any result whose error can become an [`Error`].
 pub(crate) trait Context<T> {
-    /// Adds the step that failed, and what it was about; evaluated only on failure.
+    /// Adds the step that failed; `doing` is called only on failure.
     fn doing<S: Into<String>>(self, doing: impl FnOnce() -> S) -> Result<T>;
 }
 

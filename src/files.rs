@@ -23,7 +23,7 @@ use crate::fnv::fnv128;
 use crate::limits::{self, DOCUMENT};
 use crate::presence::IfThere;
 
-/// Creates a private directory (0700), and refuses one that others could write to (D11).
+/// Creates a private directory (0700), or checks the existing one: others cannot write to it (D11).
 ///
 /// # Errors
 /// Fails when it cannot be made, is a link, belongs to another user or is writable by others.
@@ -89,7 +89,7 @@ pub struct Original {
 }
 
 impl Original {
-    /// Returns the attributes of a new file of nri-runc.
+    /// Returns the attributes of a new file of this process's user, with this mode.
     pub fn new_with_mode(mode: u32) -> Self {
         let owner = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         Self { mode, owner, ..Self::default() }
@@ -99,13 +99,12 @@ impl Original {
 /// Reads the regular file `name` in `dir`, at most [`DOCUMENT`] bytes, following no link.
 ///
 /// # Errors
-/// Fails when it is missing, a link, a fifo, too large or unreadable.
+/// Fails when it is missing, a link, not a regular file, too large or unreadable.
 pub(crate) fn read_at(dir: impl AsFd, name: &str) -> Result<Original> {
     read_with(dir, name, OFlag::O_NOFOLLOW)
 }
 
-/// Reads like [`read_at`], but `name` may be a link, which a runtime would follow; such a file must
-/// not be replaced.
+/// Reads like [`read_at`], but follows a link, as a runtime would; the caller must not replace a link.
 ///
 /// # Errors
 /// Fails when it, or its target, is missing, not a regular file, too large or unreadable.
@@ -217,8 +216,8 @@ pub(crate) fn path_of(dir: &OwnedFd) -> Option<String> {
     path.into_os_string().into_string().ok().filter(|path| path.starts_with('/'))
 }
 
-/// Exchanges the files `new` and `name` of `dir` in one step (decision D1): the former file is then
-/// named `new`, so a second exchange reverts the first.
+/// Exchanges the files `new` and `name` of `dir`, in one step unless the file system cannot (decision
+/// D1). A second exchange reverts the first.
 ///
 /// # Errors
 /// Fails when the file system refuses; `name` is unchanged then.
@@ -233,7 +232,8 @@ pub(crate) fn exchange_at(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     .doing(|| format!("replacing {name}"))
 }
 
-/// Replaces `name` on file systems without exchange; in between, the former file has a third name.
+/// Exchanges the files on file systems without RENAME_EXCHANGE. Meanwhile the original file `name`
+/// also has a third name.
 fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     let kept = kept_name(new);
     remove_at(&dir, &kept);
@@ -251,7 +251,7 @@ fn rename_in_turn(dir: impl AsFd, new: &str, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the third name, which an interrupted exchange with `new` may leave behind.
+/// Returns the third name in [`rename_in_turn`]; a killed process may leave a file of this name.
 pub(crate) fn kept_name(new: &str) -> String {
     format!("{new}.kept")
 }
@@ -355,7 +355,6 @@ pub(crate) fn open_own(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Fails when it cannot be made, is a link or not a regular file.
 pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
-    // For reading and writing: a FIFO opened in one direction waits for a peer.
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let mode = Mode::S_IRUSR | Mode::S_IWUSR;
     regular_of(openat(AT_FDCWD, path, flags | OFlag::O_CLOEXEC, mode))
@@ -485,7 +484,7 @@ pub(crate) fn replace_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<
     renamed
 }
 
-/// Tests whether a directory accepts a file as large as a record; leaves no file there.
+/// Tests whether a file of 4 KiB can be written to a directory; leaves no file there.
 ///
 /// # Errors
 /// Fails when it is missing, full or read-only.

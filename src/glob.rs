@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`, and `\` in front of one of these. Wildcards match
-//! `/` too, except in [`matches_path`]. Pure.
+//! Names with wildcards: `*`, `?`, `[a-z]`, `[^x]`; after `\`, a character stands for itself.
+//! Wildcards match `/` too, except in [`matches_path`]. Pure.
 //!
 //! Reference: glob(7), and the syntax of Go's `filepath.Match`, which other readers of these
 //! patterns use.
@@ -55,8 +55,7 @@ pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Matches one character with the pattern at `at`; returns the position after the part that
-/// matched.
+/// Matches one character with the pattern at `at`; returns the position of the pattern's next part.
 fn match_one(pattern: &[char], at: usize, c: char) -> Option<usize> {
     match pattern.get(at)? {
         '?' => Some(at + 1),
@@ -72,7 +71,6 @@ fn match_set(pattern: &[char], at: usize, c: char) -> Option<usize> {
     (is_in != is_negated).then_some(end)
 }
 
-/// The characters between brackets.
 struct CharacterSet {
     ranges: Vec<(char, char)>,
     is_negated: bool,

@@ -44,7 +44,6 @@ pub(crate) async fn serve<S, A>(
 struct Connections(RefCell<VecDeque<JoinHandle<()>>>);
 
 impl Connections {
-    /// Serves a connection in a task.
     async fn serve<S, A>(&self, stream: S, answer: A)
     where
         S: AsyncRead + AsyncWrite + Unpin + 'static,

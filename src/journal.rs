@@ -8,8 +8,8 @@ use crate::text::printable;
 /// The journal's socket.
 pub(crate) const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// Appends the line `NAME=VALUE`, unless the value is empty. Unprintable characters are escaped,
-/// because a value with a line feed would be two fields.
+/// Appends the line `NAME=VALUE`, unless the value is empty. A long value is cut; unprintable
+/// characters are escaped, because a value with a line feed would be two fields.
 pub(crate) fn push_field(datagram: &mut String, name: &str, value: &str) {
     if !value.is_empty() {
         let value: String = value.chars().take(limits::JOURNAL_FIELD).collect();

@@ -13,13 +13,14 @@ use crate::error::quoted;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// The file in the run directory, and its name after it was set aside.
+/// The file with the standard error of the latest daemon, in the run directory.
 const FILE: &str = "daemon.err";
+/// The file with the standard error of the daemon before the latest.
 const SET_ASIDE: &str = "daemon.err.old";
 
-/// Opens the file for a daemon that is about to start, and sets its predecessor's output aside.
-/// Returns `None` if it cannot be created; the daemon's output is then lost. This function follows no
-/// link, opens no FIFO, and never blocks.
+/// Opens [`FILE`], emptied, for the standard error of a daemon that is about to start; the previous
+/// daemon's output moves to [`SET_ASIDE`]. Returns `None` if [`FILE`] is not a regular file or cannot
+/// be opened; the daemon's output is then lost. Follows no link, and never blocks.
 pub(crate) fn open(run_dir: &Path) -> Option<File> {
     let path = run_dir.join(FILE);
     match path.symlink_metadata().if_there().ok()? {
@@ -30,7 +31,7 @@ pub(crate) fn open(run_dir: &Path) -> Option<File> {
         Some(_) | None => {}
     }
     let mut options = OpenOptions::new();
-    // Appends, because with O_TRUNC a second writer would leave a hole in the file.
+    // Appends, so that an earlier daemon that still writes leaves no hole in the emptied file.
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     options.create(true).append(true).mode(0o600).custom_flags(flags);
     let file = options.open(path).ok()?;
@@ -39,13 +40,13 @@ pub(crate) fn open(run_dir: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Returns the last output of the latest daemon as one line.
+/// Returns the last output of the latest daemon as one line, if it printed anything.
 pub(crate) fn read(run_dir: &Path) -> Option<String> {
     words_in(&run_dir.join(FILE))
 }
 
-/// Takes the last output of the previous daemon. With `is_launched`, this daemon's standard error
-/// goes to the file, so only the output that was set aside is the previous daemon's.
+/// Returns the last output of the previous daemon and removes its file. With `is_launched`, this
+/// daemon's standard error goes to [`FILE`], so the previous daemon's is in [`SET_ASIDE`].
 pub(crate) fn take(run_dir: &Path, is_launched: bool) -> Option<String> {
     let before = |name: &str| -> Option<String> {
         let path: PathBuf = run_dir.join(name);

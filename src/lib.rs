@@ -13,7 +13,7 @@ mod allocator;
 pub(crate) mod answers;
 /// Parses the command line of a runtime with tables of flags.
 pub(crate) mod argv;
-/// The audit log: one line for each change, and the plugin that made it.
+/// The audit log: plugins' changes, refusals and other actions, one per line.
 pub(crate) mod audit;
 /// Writes resources to cgroup files of running containers, as the runtimes would.
 pub(crate) mod cgroup;
@@ -29,7 +29,7 @@ pub(crate) mod daemon;
 pub(crate) mod describe;
 /// Runs plugins or rules without a node: `replay`, `adjust`, `policy test`.
 pub(crate) mod dry;
-/// The signals that end a process.
+/// SIGTERM and SIGINT.
 mod ends;
 /// Detects the calling engine, and reads its files.
 pub(crate) mod engine;
@@ -49,7 +49,7 @@ pub(crate) mod host;
 mod http;
 /// The operator's injections.
 pub(crate) mod inject;
-/// The journal of systemd, for both logs.
+/// systemd's journal, for the log and the audit log.
 mod journal;
 /// The last output of a daemon that a wrapper started.
 mod last_words;
@@ -70,7 +70,7 @@ pub(crate) mod metrics;
 mod musl;
 /// Enums whose variants have names.
 pub(crate) mod named;
-/// Older lines, compressed.
+/// Lines of text, compressed together.
 mod packed;
 /// One plugin: its start, handshake, and requests with deadlines.
 pub mod plugin;

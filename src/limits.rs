@@ -27,9 +27,10 @@ pub(crate) const QUOTED: usize = 4 << 10;
 /// The line of a failure, in bytes, including names of fields and containers that a plugin or an
 /// engine chose. Several quoted texts fit.
 pub(crate) const LINE: usize = 32 << 10;
-/// The longest line, in bytes, in which a message is searched for to add its code, and the number
-/// of its parts between colons where one may begin. A usual search takes 0.1 ms, the longest 1 ms.
+/// The longest line, in bytes, to which a message's code is added. A usual search for the message
+/// takes 0.1 ms, the longest 1 ms.
 pub(crate) const LINE_WITH_CODE: usize = 8 << 10;
+/// Places in a line where a message is searched for: the beginning, and after each colon.
 pub(crate) const PARTS_WITH_CODE: usize = 32;
 /// One part of a response to an operator, in bytes, below the frame's limit; a longer response is
 /// sent in parts.
@@ -43,24 +44,26 @@ pub(crate) const BYPASS_NOTES: usize = 2048;
 /// Notes of commands that wrappers refused without the daemon: kubelet repeats such commands
 /// forever.
 pub(crate) const REFUSAL_NOTES: usize = 128;
-/// One such note (of a bypass or a refusal), and all notes of one kind (on a tmpfs), in bytes. A request has some 2
-/// KiB; an `update` also has its resources, which are omitted from a note that would be too long.
+/// One note of a command that ran without the daemon or was refused without it, in bytes. The
+/// resources of an `update`, or the refused request, are omitted from a note that would be longer.
 pub(crate) const NOTE: usize = 1 << 20;
+/// All notes of commands that ran without the daemon, or all of refused ones, in bytes (on a tmpfs).
 pub(crate) const NOTES: usize = 16 << 20;
-/// Updates that may wait for a container's creation or start, and their bytes in its record; one
-/// has some 100 bytes.
+/// Updates that may wait for a container's creation or start.
 pub(crate) const DEFERRED: usize = 200;
+/// Bytes of a container's waiting updates in its record; an update has some 100.
 pub(crate) const DEFERRED_BYTES: usize = 1 << 20;
-/// Events queued for a plugin that is not yet synchronized, and their encoded bytes; one has some 5
-/// KiB.
+/// Events queued for a plugin that is not yet synchronized.
 pub(crate) const EVENT_BACKLOG: usize = 10_000;
+/// Encoded bytes of the events queued for a plugin that is not yet synchronized; one has some 5 KiB.
 pub(crate) const EVENT_BACKLOG_BYTES: usize = 64 << 20;
-/// Requests queued for the reader of a recording, and the bytes of their lines.
+/// Requests queued for the reader of a recording.
 pub(crate) const RECORDING_BACKLOG: usize = 1024;
+/// Bytes of the lines queued for the reader of a recording; a longer line is queued alone.
 pub(crate) const RECORDING_BACKLOG_BYTES: usize = 16 << 20;
-/// Events kept in memory for readers of `nri events`, and the bytes of their lines; one has some
-/// 600 bytes.
+/// Events kept in memory for readers of `nri events`.
 pub(crate) const EVENTS: usize = 4000;
+/// Bytes of the lines of all events kept in memory; a line has some 600.
 pub(crate) const EVENTS_BYTES: usize = 1 << 20;
 /// Event lines that are compressed as one block.
 pub(crate) const EVENTS_TOGETHER: usize = 64;
@@ -71,34 +74,36 @@ pub(crate) const EVENT_BATCH: usize = 64 << 10;
 /// The labels of a pod in an event, in bytes: an author may choose a megabyte, which would displace
 /// all other events.
 pub(crate) const EVENT_LABELS: usize = 4 << 10;
-/// Conditions and taints of a node for missing plugins, and letters of a plugin's name in their
-/// keys: Kubernetes limits a key to 63 letters, prefix included.
+/// Conditions, and as many taints, of a node for missing plugins.
 pub(crate) const NODE_CONDITIONS: usize = 32;
+/// Letters of a plugin's name in the key of its condition and taint: Kubernetes limits a key to 63
+/// letters, prefix included.
 pub(crate) const CONDITION_NAME: usize = 50;
 /// Attempts to change a node that other clients are changing too.
 pub(crate) const CONFLICTS: usize = 5;
-/// Events in a burst about one pod, and about all pods of the node: the API server keeps each for
-/// an hour.
+/// Kubernetes Events in a burst about one pod: the API server keeps each for an hour.
 pub(crate) const POD_EVENTS: u32 = 5;
+/// Kubernetes Events in a burst about all pods of the node.
 pub(crate) const NODE_EVENTS: u32 = 50;
-/// Pods whose Events are counted, some 100 bytes each.
+/// Pods whose Kubernetes Events are counted, some 100 bytes each.
 pub(crate) const EVENT_PODS: usize = 1024;
-/// A name in Kubernetes, the part of a pod's name in its Event's name, and the message of an Event,
-/// in bytes. Kubernetes limits the message to 1024; the difference is for the number of omitted
-/// entries.
+/// A name in Kubernetes, in bytes.
 pub(crate) const KUBERNETES_NAME: usize = 253;
+/// The part of a pod's name in the name of its Event, in bytes.
 pub(crate) const EVENT_POD_NAME: usize = 200;
+/// The message of an Event, in bytes. Kubernetes permits 1024; the number of omitted Events may be
+/// added.
 pub(crate) const EVENT_MESSAGE: usize = 900;
-/// Lines of one record about refusals: an engine may retry a start forever.
+/// Latest refusals in one record: an engine may retry a start forever.
 pub(crate) const REFUSALS: usize = 20;
 /// First entries, and as many last ones, of a list in a record: an engine may repeat requests
 /// forever.
 pub(crate) const ENDS: usize = 200;
 /// Log lines about the entries of one list; the other entries are counted in one more line.
 pub(crate) const LISTED: usize = 20;
-/// Arguments of a process that `exec` starts, in bytes, as the daemon receives them: all of them,
-/// and one. A path has at most 4096 bytes.
+/// All arguments of a process that `exec` starts, in bytes, as the daemon receives them.
 pub(crate) const LATER_ARGS: usize = 16 << 10;
+/// One argument of a process that `exec` starts, in bytes; a path has at most 4096.
 pub(crate) const LATER_ARG: usize = 4200;
 /// The document of an `exec` that plugins receive, in bytes: below the limits of a frame and of a
 /// plugin's request. A kernel accepts some 2 MiB of arguments and environment.
@@ -129,17 +134,20 @@ pub(crate) const NAMES: usize = 8;
 // Plugins
 /// Connections to the plugin socket that may be registering at the same time (D11).
 pub(crate) const REGISTERING: usize = 64;
-/// Disconnected plugins that are shown, and refused connections among them: a peer that changes its
-/// name each time displaces no more plugins that were connected.
+/// Disconnected plugins and refused connections that are shown.
 pub(crate) const DEPARTED: usize = 64;
+/// Refused connections among the [`DEPARTED`]: a peer that changes its name each time displaces no
+/// more plugins that were connected.
 pub(crate) const DEPARTED_REFUSED: usize = 16;
-/// Plugin identities whose takeovers are remembered, and pods remembered for one identity.
+/// Plugin identities whose takeovers are remembered.
 pub(crate) const TAKEOVER_PLACES: usize = 1024;
+/// Pods remembered for one plugin identity, because another pod's process replaced theirs.
 pub(crate) const TAKEOVER_PODS: usize = 16;
-/// Plugin names with a row in the metrics: a peer may choose a new name each time.
+/// Plugin names with a row in the metrics: a peer may choose a new name each time. Plugins that the
+/// operator configured or installed always have a row.
 pub(crate) const METRIC_NAMES: usize = 128;
-/// Unknown fields of one plugin that are logged, each once: random field numbers must not flood the
-/// log.
+/// Unknown fields of one plugin connection that are logged, each once: random field numbers must
+/// not flood the log.
 pub(crate) const UNKNOWN_FIELDS: usize = 1000;
 /// Entries read from the list of plugins in the run directory, one per line: far more than can be
 /// connected.
@@ -150,8 +158,8 @@ pub(crate) const EXTENSION_NOTICES: usize = 256;
 /// Consecutive failed updates of one container by one plugin before further ones are delayed: an
 /// ending container or a busy engine causes one or two.
 pub(crate) const FREE_FAILURES: u32 = 3;
-/// Containers with repeatedly failing updates of a plugin, some 100 bytes each. Beyond this number
-/// further containers are not recorded, and their updates are not delayed.
+/// Pairs of a container and a plugin whose updates keep failing, some 100 bytes each. Updates of
+/// further pairs are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
 /// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the
 /// plugin.
@@ -164,8 +172,9 @@ pub(crate) const PLUGIN_LINE: usize = 1000;
 pub(crate) const PLUGIN_LINES: u32 = 200;
 /// Last lines of a launched plugin that are kept for error messages.
 pub(crate) const PLUGIN_LAST_LINES: usize = 5;
-/// Last lines of a launched plugin, and bytes of them, that `plugins --logs` shows.
+/// Last lines of a launched plugin that `plugins --logs` shows.
 pub(crate) const PLUGIN_TAIL_LINES: usize = 500;
+/// Bytes of the lines of a launched plugin that `plugins --logs` shows.
 pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 
 // Containers and pods
@@ -173,29 +182,33 @@ pub(crate) const PLUGIN_TAIL_BYTES: usize = 128 << 10;
 pub(crate) const CHANGES: usize = 2000;
 /// Matches of audit-mode rules in one container's record.
 pub(crate) const RULE_HITS: usize = 100;
-/// Removed or refused containers that `explain` still shows (D27), and the bytes of their records
-/// before compression; the limits for removed pods are the same.
+/// Removed or refused containers that `explain` still shows (D27), and as many removed pods.
 pub(crate) const REMEMBERED: usize = 1000;
+/// Bytes of the records of removed or refused containers before compression, and as many of
+/// removed pods.
 pub(crate) const REMEMBERED_BYTES: usize = 16 << 20;
 /// Records of removed containers, or of pods, that are compressed together.
 pub(crate) const REMEMBERED_TOGETHER: usize = 16;
-/// Removed containers whose records stay on disk (a tmpfs), and the bytes of the records: a
-/// container may be created again under its ID. The newest record is always kept.
+/// Removed containers whose records stay on disk (a tmpfs): a container may be created again under
+/// its ID.
 pub(crate) const KEPT_RECORDS: usize = 256;
+/// Bytes of the records of removed containers on disk; a single larger record stays.
 pub(crate) const KEPT_RECORDS_BYTES: usize = 32 << 20;
 /// Deleted containers kept for their engine; beyond the limit the oldest are treated as removed.
 pub(crate) const UNTIL_REMOVED: usize = 1000;
 /// CRI-O pod folders that are awaited concurrently; further pods are announced with their first
 /// container.
 pub(crate) const AWAITED_FOLDERS: usize = 1000;
-/// Limits for containers of the plain runtime: the containers that plugins receive (far more than a
-/// node has), the watched state directories (one for each namespace of an engine), the folders
-/// examined in them, the new folders of one directory whose state is awaited, and how many of these
-/// are examined concurrently.
+/// Containers of the plain runtime that plugins receive: far more than a node has.
 pub(crate) const PLAIN_CONTAINERS: usize = 2000;
+/// State directories of the plain runtime (one for each namespace of an engine), and their parents,
+/// that are watched.
 pub(crate) const RUNTIME_ROOTS: usize = 256;
+/// Container folders that one search in the plain runtime's state directories examines.
 pub(crate) const RUNTIME_FOLDERS: usize = 20_000;
+/// New folders of one state directory in which the runtime's state is awaited.
 pub(crate) const ARRIVING: usize = 1000;
+/// New folders of one state directory that are examined concurrently.
 pub(crate) const ARRIVALS_LOOKED_AT: usize = 16;
 /// Checks of a new folder for its runtime's state, within some 25 s.
 pub(crate) const ARRIVAL_LOOKS: u32 = 12;
@@ -220,9 +233,10 @@ pub(crate) const POD_ID: usize = 253;
 pub(crate) const CLAIM: usize = 80;
 /// Concurrent threads in other network namespaces; beyond this number, addresses stay unknown.
 pub(crate) const NAMESPACE_THREADS: usize = 8;
-/// The kernel's responses to one query of addresses, and bytes of one: a container may have
+/// The kernel's messages that are read in response to one query of addresses: a container may have
 /// millions of addresses.
 pub(crate) const ADDRESS_ANSWERS: usize = 8;
+/// One message of the kernel in response to a query of addresses, in bytes.
 pub(crate) const ADDRESS_ANSWER: usize = 32 << 10;
 /// Entries of the host's `/dev` that are compared with a container's devices; a node has hundreds.
 pub(crate) const DEVICE_NODES: usize = 50_000;
@@ -241,43 +255,47 @@ pub(crate) const TRACE_STATE: usize = 512;
 pub(crate) const DRIFTS: usize = 2000;
 /// Containers whose files time out (after 10 s each) before a check of all containers is abandoned.
 pub(crate) const DRIFT_UNANSWERED: usize = 3;
-/// Restorations within a minute on the node, and within an hour for one container, each of any number
-/// of values: another program may change them again each time.
+/// Restorations of drifted values within a minute on the node, each of any number of values:
+/// another program may change them again each time.
 pub(crate) const DRIFT_WRITES: usize = 60;
+/// Restorations of drifted values within an hour for one container.
 pub(crate) const DRIFT_WRITES_OF_CONTAINER: usize = 10;
 
-/// Recorded requests to plugins and responses that the daemon keeps for `sysdump`, in bytes, and
-/// the longest message among them; a creation has some 8 KiB.
+/// Recorded requests to plugins, and their responses, that the daemon keeps for `sysdump`, in bytes.
 pub(crate) const FLIGHT: usize = 1 << 20;
+/// A request to a plugin or a response that is kept for `sysdump`, in bytes; a creation has some 8 KiB.
 pub(crate) const FLIGHT_MESSAGE: usize = 16 << 10;
 
 /// A line of a script or recording, in bytes: the first line of a node with 10,000 containers has
 /// some 50 MB.
 pub(crate) const SCRIPT_LINE: usize = 256 << 20;
 
-/// A text or the rows of a list in a `sysdump`, in bytes, and the lines of a log, the mounts and the
-/// files of a folder there.
+/// A text or the rows of a list in a `sysdump`, in bytes.
 pub(crate) const SYSDUMP_PART: usize = 2 << 20;
+/// Lines of a log, mounts, and files of a folder in a `sysdump`, each.
 pub(crate) const SYSDUMP_LINES: usize = 5000;
 
 // Lines and texts
 /// A line for the journal or syslog, in characters: their datagrams are limited. A longer one is
 /// cut.
 pub(crate) const LOG_LINE: usize = 16 << 10;
-/// Lines within a minute from one place in the program (more than all containers of a large node
-/// cause when they start together), and those of them about one plugin.
+/// Log lines within a minute from one place in the program: more than all containers of a large
+/// node cause when they start together.
 pub(crate) const LOG_LINES: usize = 300;
+/// Log lines within a minute from one place in the program about one plugin.
 pub(crate) const LOG_LINES_OF_PLUGIN: usize = 60;
-/// Kinds of lines that are counted at the same time. Beyond this number, plugins share the limit of
-/// a place in the program, because a peer may choose a new name each time.
+/// Pairs of a place in the program and a plugin whose lines are counted. Beyond this number, only
+/// the limit of the place applies, because a peer may choose a new name each time.
 pub(crate) const LOG_KINDS: usize = 1000;
-/// Lines within a minute about connections refused for one reason, and about plugins that connect
-/// or disconnect: a peer can cause thousands a second.
+/// Lines within a minute about connections refused for one reason: a peer can cause thousands a
+/// second.
 pub(crate) const REFUSED_LINES: usize = 10;
+/// Lines within a minute about plugins that connect, and as many about plugins that disconnect.
 pub(crate) const CONNECTION_LINES: usize = 100;
-/// A text and a value in an audit line, in bytes; longer ones are cut, so that eleven texts and two
-/// values fit into a line.
+/// A text in an audit line, in bytes; a longer one is cut, so that eleven texts and two values fit
+/// into a line.
 pub(crate) const AUDIT_TEXT: usize = 1024;
+/// A value in an audit line, in bytes; a longer one is cut.
 pub(crate) const AUDIT_VALUE: usize = 4096;
 /// An audit line, in bytes: escaping a byte of a text or value may take six.
 pub(crate) const AUDIT_LINE: usize = 128 << 10;
@@ -307,16 +325,19 @@ pub(crate) const COLUMN: usize = 256;
 /// The minimum width of a column that is shortened to fit the screen, in characters: a shorter text
 /// identifies nothing.
 pub(crate) const SHORTEST_COLUMN: usize = 12;
-/// Rows of plugins, and lines of failures, in `top`: the pods need the rest of the screen.
+/// Rows of plugins in `top`: the pods need the rest of the screen.
 pub(crate) const TOP_PLUGINS: usize = 20;
+/// Lines of failures in `top`.
 pub(crate) const TOP_FAILURES: usize = 8;
 
 // Queues and connections
-/// Audit lines queued for the disk, and their bytes; further ones are lost and counted.
+/// Audit lines queued for the disk; further ones are lost and counted.
 pub(crate) const AUDIT_QUEUE: usize = 4096;
+/// Bytes of the queued audit lines.
 pub(crate) const AUDIT_QUEUE_BYTES: usize = 4 << 20;
-/// Log lines queued for their reader, and their bytes; further ones are lost and counted.
+/// Log lines queued for one target of the log; further ones are lost and counted.
 pub(crate) const LOG_QUEUE: usize = 1024;
+/// Bytes of the queued log lines.
 pub(crate) const LOG_QUEUE_BYTES: usize = 1 << 20;
 /// Concurrent connections to the metrics or probe port.
 pub(crate) const HTTP_CONNECTIONS: usize = 16;
@@ -359,10 +380,11 @@ pub(crate) const LAST_WORDS_TAIL: u64 = 4 << 10;
 pub(crate) const RUNTIME_ANSWER: u64 = 1 << 20;
 /// A response of Docker's API, in bytes; usually 5 KB.
 pub(crate) const DOCKER_ANSWER: u64 = 4 << 20;
-/// An event of containerd, in bytes (a TaskExit has some 200), the exits kept until their container
-/// is stopped, and the containerds whose events are followed.
+/// An event of containerd, in bytes; a TaskExit has some 200.
 pub(crate) const TASK_EVENT: usize = 64 << 10;
+/// Latest exits that containerds published and the daemon keeps.
 pub(crate) const TASK_EXITS: usize = 4096;
+/// Containerds whose events are followed.
 pub(crate) const TASK_EXIT_SOURCES: usize = 16;
 /// All responses of containerd to one request, or kubelet's list of the node's pods, in bytes; also
 /// the receive window for them.
@@ -385,7 +407,7 @@ pub(crate) fn list_first(lines: &mut Vec<String>, most: usize) {
 }
 
 /// Returns the first [`LISTED`] lines, and one line that counts the others: "N more `noun`" (given
-/// in the singular), then `what`, which must fit any number.
+/// in the singular), then `what`, which must fit one and many.
 pub(crate) fn listed(
     mut lines: impl Iterator<Item = String>,
     noun: &str,

@@ -20,8 +20,7 @@ use crate::tagged::{self, fields};
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
 
-/// Number of versions by which a wrapper's protocol may be older than the daemon's. Old wrappers
-/// belong to an engine that was not restarted, or to another copy of nri-runc.
+/// Number of versions by which a wrapper's protocol may be older than the daemon's.
 const UNDERSTOOD: u32 = 2;
 
 /// Whether a daemon that speaks `own` understands a wrapper that speaks `theirs`. A newer wrapper's
@@ -42,12 +41,13 @@ pub(crate) const DROPPED_NOTES: &str = "dropped";
 /// Folder of the run directory in which a wrapper records its refusals without the daemon.
 pub(crate) const REFUSED_DIR: &str = "refused";
 
-/// Contents of `Config::execs_file`. With [`EXECS_FOR_AUDIT`], only the audit log needs each
-/// `exec`. With the others, a wrapper asks the daemon, because there are exec rules, or plugins
-/// that handle execs; with [`EXECS_PROTECTED`], an `exec` is refused without these plugins.
+/// Content of `Config::execs_file` if only the audit log needs each `exec`.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";
+/// Content of `Config::execs_file` if exec rules apply: a wrapper asks the daemon.
 pub(crate) const EXECS_FOR_RULES: &[u8] = b"rules\n";
+/// Content of `Config::execs_file` if plugins handle execs: a wrapper also sends the document.
 pub(crate) const EXECS_FOR_PLUGINS: &[u8] = b"plugins\n";
+/// Content of `Config::execs_file` if an `exec` is refused when no plugin can be asked about it.
 pub(crate) const EXECS_PROTECTED: &[u8] = b"plugins protect\n";
 
 /// The engine's variables that the wrapper sends to the daemon; it sends no other variable.
@@ -74,7 +74,7 @@ pub struct WrapperRequest {
     pub argv: Vec<OsString>,
     /// Working directory.
     pub cwd: OsString,
-    /// Parent process.
+    /// The pid of the sender's parent.
     pub parent_pid: u32,
     /// The sender's own pid.
     pub pid: u32,
@@ -215,11 +215,9 @@ pub enum Notice {
 const KIND_QUESTION: u8 = 1;
 const KIND_EXEC: u8 = 2;
 const KIND_EXEC_FAILED: u8 = 3;
-/// The kind of a hook's request; a separate kind, so that a daemon that does not know hooks does
-/// not treat it as a wrapper's.
+/// The kind of a hook's request: a daemon that does not know this kind refuses the request.
 const KIND_HOOK: u8 = 4;
-/// The kind of an `exec` request; a separate kind, so that a daemon that does not know it does not
-/// treat it as a verb.
+/// The kind of an `exec` request: a daemon that does not know this kind refuses the request.
 const KIND_LATER: u8 = 5;
 const KIND_HEARTBEAT: u8 = 16;
 const KIND_PROCEED: u8 = 17;

@@ -7,8 +7,9 @@
 //! runtime root and ID, so a container without a mark costs one failing `openat`. A mark is
 //! never read from the bundle, so the container's author cannot forge it.
 //!
-//! The file is a line with the format's version, then fields (`tagged.rs`); values are JSON texts.
-//! Unknown tags are skipped; a file of another version or container, or a damaged one, is ignored.
+//! The file is a line with the format's version, then fields (`tagged.rs`); process values and the
+//! subject are JSON. Unknown tags are skipped; a file of another version or container, or a damaged
+//! one, is ignored.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;

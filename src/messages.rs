@@ -34,7 +34,6 @@ pub struct Message {
     pub is_retired: bool,
 }
 
-/// A message found in a line.
 struct Found {
     message: Message,
     /// The part of the line from the message's first fixed text to its last one.
@@ -59,7 +58,7 @@ fn read_table() -> impl Iterator<Item = Message> {
     })
 }
 
-/// Adds the code of the message in this line, unless it has one or no message is known.
+/// Adds the code of the message in this line, unless the line has one or contains no known message.
 pub(crate) fn with_code(line: &str) -> String {
     match code_of(line) {
         Some(code) => format!("{line} [{code}]"),
@@ -80,8 +79,8 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     let known = table().filter(|message| !message.is_retired);
     let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
-    // A message that ends with `…` ends with a text of a plugin or another program, which may look
-    // like one of nri-runc's messages.
+    // A message that ends with `…`, unless it wraps another, ends with a text of a plugin or
+    // another program, which may look like one of nri-runc's messages.
     let is_quoted = |inner: &Found| {
         let mut open = found.iter().filter(|outer| outer.message.text.ends_with('…'));
         open.any(|outer| !outer.message.wraps && inner.at.start >= outer.at.end)

@@ -41,8 +41,8 @@ pub(crate) trait IfThere<T, E> {
     /// Fails when its existence cannot be determined.
     fn if_there(self) -> Result<Option<T>, E>;
 
-    /// Treats an unknown object as absent, for values that are only shown or read again later.
-    /// Never use this to end or permit something.
+    /// Returns `None` also if the existence cannot be determined: for values that are shown or read
+    /// again, never as a reason to end or permit something.
     fn or_absent(self) -> Option<T>;
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn is_absent(path: &Path) -> bool {
     matches!(std::fs::symlink_metadata(path).if_there(), Ok(None))
 }
 
-/// Whether there is a folder at this path.
+/// Whether there is a folder at this path, following links.
 ///
 /// # Errors
 /// Fails when the path cannot be examined.
@@ -165,7 +165,7 @@ pub(crate) fn insist<T, E: MayPass>(mut attempt: impl FnMut() -> Result<T, E>) -
     attempt()
 }
 
-/// Retries like [`insist`], without blocking the daemon's loop.
+/// Retries like [`insist`], but does not block the daemon's loop during the pauses.
 ///
 /// # Errors
 /// Fails with the error of the last attempt.

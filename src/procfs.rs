@@ -24,8 +24,8 @@ use crate::host::Host;
 use crate::limits;
 use crate::presence::IfThere;
 
-/// Name prefixes of engines' processes, which search their PATH for a runtime. If the engine has an
-/// NRI of its own: its title, and its name for `install`.
+/// Name prefixes of engines' processes, which search their PATH for a runtime; with the engine's
+/// title and its name for `install` if the engine has its own NRI.
 pub(crate) const ENGINES: [(&str, Option<(&str, &str)>); 8] = [
     ("containerd", Some(("containerd", "containerd"))),
     ("k3s", Some(("containerd", "containerd"))),
@@ -52,26 +52,17 @@ pub(crate) fn command_line(host: &Host, pid: u32) -> io::Result<Vec<Vec<u8>>> {
 }
 
 /// Whether a process executes a program: one that has ended does not, nor does a kernel thread.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn has_program(host: &Host, pid: u32) -> io::Result<bool> {
     let link = std::fs::read_link(host.path(format!("/proc/{pid}/exe"))).if_there();
     Ok(link?.is_some())
 }
 
 /// Returns the parent of a process; `None` if the process was reaped.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn parent_of(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     stat_field(host, pid, 4)
 }
 
 /// Returns the process's name, as the kernel truncates it, and its parent; `None` if it was reaped.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(String, u32)>> {
     let Some(stat) = read(host, pid, "stat")? else { return Ok(None) };
     let stat = String::from_utf8_lossy(&stat);
@@ -83,9 +74,6 @@ pub(crate) fn name_and_parent(host: &Host, pid: u32) -> io::Result<Option<(Strin
 
 /// Returns the login user of a process; `None` if it belongs to no login or was reaped, or the
 /// kernel records no logins.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
     let text = read(host, pid, "loginuid")?.unwrap_or_default();
     let uid = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
@@ -93,9 +81,6 @@ pub(crate) fn login_uid(host: &Host, pid: u32) -> io::Result<Option<u32>> {
 }
 
 /// Returns the OOM score adjustment of a process; `None` if the process was reaped.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn oom_score_adj(host: &Host, pid: u32) -> io::Result<Option<String>> {
     let text = read(host, pid, "oom_score_adj")?;
     Ok(text.map(|text| String::from_utf8_lossy(&text).trim().to_owned()))
@@ -123,9 +108,6 @@ const LIMITS: [(&str, &str); 16] = [
 
 /// Returns a resource limit of a process as `SOFT:HARD`, of which each may be `unlimited`; `None`
 /// if the process was reaped, or the kernel does not show this limit.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Option<String>> {
     let Some(text) = read(host, pid, "limits")? else { return Ok(None) };
     let name = LIMITS.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
@@ -136,9 +118,6 @@ pub(crate) fn resource_limit(host: &Host, pid: u32, kind: &str) -> io::Result<Op
 }
 
 /// Returns when a process started, in clock ticks since the host's boot; `None` if it was reaped.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn start_time(host: &Host, pid: u32) -> io::Result<Option<u64>> {
     stat_field(host, pid, 22)
 }
@@ -207,9 +186,6 @@ fn bit(signal: u8) -> u64 {
 }
 
 /// Returns how a process handles signals; `None` if it was reaped.
-///
-/// # Errors
-/// Fails when `/proc` cannot be read.
 pub(crate) fn dispositions(host: &Host, pid: u32) -> io::Result<Option<Dispositions>> {
     Ok(read(host, pid, "status")?.and_then(|status| dispositions_in(&status)))
 }
@@ -230,7 +206,7 @@ fn dispositions_in(status: &[u8]) -> Option<Dispositions> {
 pub(crate) fn open(pid: u32) -> io::Result<Option<OwnedFd>> {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        // Before Linux 6.15 the kernel returns this if no process has the PID, but a thread, or a
+        // Before Linux 6.15 the kernel returns this if the PID is a thread's, or only that of a
         // session or process group whose leader was reaped.
         Err(Errno::INVAL) => Ok(None),
         opened => opened.map_err(io::Error::from).if_there(),
@@ -249,9 +225,8 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// Returns a field of `stat` by its number in proc_pid_stat(5), from the third on. The file is read
-/// at once (52 numbers and a name of at most 64 bytes fit the buffer), because each command needs
-/// it several times.
+/// Returns a field of `stat`, the third or a later one, by its number in proc_pid_stat(5). One read
+/// is enough, because 52 numbers and a name of at most 64 bytes fit the buffer.
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));

@@ -185,17 +185,17 @@ impl Since {
 /// The latest events.
 #[derive(Debug)]
 pub(crate) struct EventRing {
-    /// The name of this stream: each daemon starts a new one.
+    /// The name of this stream: each daemon starts a new one, except after a re-execution.
     stream: String,
     /// The number of the oldest line.
     first: u64,
     /// Older lines.
     packed: VecDeque<PackedLines>,
-    /// Lines at the front of `packed` that are dropped.
+    /// The number of lines at the front of `packed` that count as dropped.
     dropped: usize,
     /// The newest lines.
     lines: VecDeque<Box<str>>,
-    /// The length of all lines.
+    /// The length of all lines that are not dropped.
     bytes: usize,
 }
 
@@ -329,7 +329,7 @@ impl EventStream {
         json!(self.ring.borrow().save())
     }
 
-    /// Continues the previous program's stream; starts a new one if the saved form cannot be read.
+    /// Continues the previous program's stream; changes nothing if the saved form cannot be read.
     pub(crate) fn resume(&self, saved: Value) {
         if let Ok(saved) = serde_json::from_value(saved) {
             self.ring.replace(EventRing::resume(saved));
@@ -352,7 +352,7 @@ impl EventStream {
         Some(reader)
     }
 
-    /// Creates a reader that is not one of the followers, for a single read.
+    /// Creates a reader for a single read, which does not count against the limit of followers.
     pub(crate) fn reader(self: &Rc<Self>, since: &Since) -> EventReader {
         let ring = self.ring.borrow();
         let (next, is_other) = match since {
@@ -374,7 +374,7 @@ pub(crate) struct EventReader {
     stream: Rc<EventStream>,
     /// The number of the next event.
     next: u64,
-    /// Whether the reader's cursor is not of this stream, so that events may be missing.
+    /// Whether the reader's cursor is none of this stream's, so that events may be missing.
     is_other: bool,
     is_follower: bool,
 }
@@ -529,7 +529,7 @@ mod tests {
         let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])));
         assert_eq!(rest[0], read[limits::EVENTS - 1]);
         assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
-        // A form that cannot be read has the effect of a restart.
+        // A form that cannot be read changes nothing.
         after.resume(json!({"stream": 5}));
         assert_eq!(all(&mut after.reader(&cursor(&rest[0]))).len(), 1);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items for tests, benches and fuzz targets, under the names of their modules. The modules
-//! themselves are private, so the compiler reports an item that neither the program nor this file
-//! uses.
+//! Items for tests, benches and fuzz targets, under the names of their modules. Most modules
+//! themselves are private, so the compiler reports an item of theirs that neither the program nor
+//! this file uses.
 
 pub mod admin {
     pub use crate::admin::exit::{EXIT_CODES, EXIT_CODES_OF_VERBS, exit_codes_page};

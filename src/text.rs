@@ -31,7 +31,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{}Z", date_and_time(seconds))
 }
 
-/// Formats a Unix time in nanoseconds with all digits; `None` for an unknown time.
+/// Formats a Unix time in nanoseconds with all digits; `None` unless it is positive.
 pub fn rfc3339_nanos(nanos: i64) -> Option<String> {
     let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0)?;
     let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -70,7 +70,7 @@ pub(crate) fn span(seconds: u64) -> String {
     shown
 }
 
-/// Formats the time since `nanos` (Unix time) as text; a dash if unknown.
+/// Formats the time since `nanos` (Unix time) as text; a dash unless `nanos` is positive.
 pub(crate) fn age(nanos: i64, now: SystemTime) -> String {
     let Some(nanos) = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0) else {
         return "-".to_owned();
@@ -94,8 +94,8 @@ pub(crate) fn first_of<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// Returns the first 13 characters of an engine's ID, as crictl shows it. An ID that a person chose
-/// is returned whole.
+/// Shortens an ID of 32 or more hexadecimal digits, as engines generate them, to 13 characters, as
+/// crictl does; returns any other ID whole.
 pub fn short_id(id: &str) -> &str {
     let is_made = id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_made { &id[..13] } else { id }

@@ -14,10 +14,8 @@ use super::redact;
 
 use crate::limits;
 
-/// Version of the line format.
 const VERSION: u32 = 1;
 
-/// Placeholder for a hidden value.
 const HIDDEN: &str = "(hidden)";
 
 /// Replaces arguments that are left out.

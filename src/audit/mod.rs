@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The audit log: one JSON line for each value that a plugin or injection changed or that was refused
-//! or not applied, for each eviction, for each plugin that connects, disconnects or is refused, and
-//! optionally for each process that `exec` starts.
+//! The audit log: one JSON line for each value that a plugin or injection changed or that was not
+//! applied, for each refusal (also if audit mode only reports it), for each eviction, for each plugin
+//! that connects, disconnects or is refused, and optionally for each process that `exec` starts.
 //!
 //! A separate thread writes the lines, to a file with a bounded size or to the journal, so that a
 //! slow or full disk delays no container. Lines that do not fit the thread's queue or cannot be

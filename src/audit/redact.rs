@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hides the values of environment variables of the process and of hooks (D27). Operators read the
-//! rest on the node. An archive leaves the node, so `admin/sysdump/redact.rs` also hides values
-//! that only look like secrets.
+//! Hides the values of environment variables of the process and of hooks (D27). Other values stay,
+//! because operators read them on the node; in archives, `admin/sysdump/redact.rs` also hides those
+//! that look like secrets.
 
 use serde_json::Value;
 

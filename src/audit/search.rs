@@ -112,8 +112,7 @@ fn begins(id: &str, wanted: &str) -> bool {
     !wanted.is_empty() && id.starts_with(wanted)
 }
 
-/// Returns a time in a form that compares as text: `Z` would sort after a fraction of the same
-/// second.
+/// Removes the `Z`, so that times compare as text: it sorts after the `.` of a fraction.
 fn comparable(time: &str) -> &str {
     time.trim_end_matches('Z')
 }

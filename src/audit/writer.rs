@@ -92,7 +92,6 @@ enum Share {
     Connections,
 }
 
-/// The settings of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Settings {
     target: AuditTarget,
@@ -119,7 +118,7 @@ impl AuditLog {
         *queue = settings.and_then(|settings| start(settings, &self.counts));
     }
 
-    /// Whether entries are written.
+    /// Whether the log has a target.
     pub(crate) fn is_on(&self) -> bool {
         self.queue.borrow().is_some()
     }
@@ -169,7 +168,6 @@ impl AuditLog {
 }
 
 impl Settings {
-    /// Formats the entry for the target.
     fn message(&self, entry: &mut AuditEntry) -> Vec<u8> {
         let mut line = line::of(entry);
         match self.target {
@@ -234,13 +232,12 @@ impl Sink {
         match (self, share) {
             (Self::File(file), Share::Connections) => file.append_about_connection(bytes),
             (Self::File(file), Share::All) => file.append(bytes).map(|()| true),
-            // The journal has its own limit of lines.
+            // The journal has its own limit of lines, so connections need no share.
             (Self::Journal(journal), _) => journal.send(bytes).map(|()| true),
         }
     }
 }
 
-/// The state of the writing thread.
 #[derive(Debug)]
 struct Writer {
     sink: Sink,
@@ -251,7 +248,6 @@ struct Writer {
     beyond_share: u64,
 }
 
-/// The result of writing a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
     Yes,

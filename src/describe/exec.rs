@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::plugin::api;
 use crate::plugin::api::extension::ExecProcess;
 
-/// Returns the process that a document describes; `None` if the document or a member except `cwd` is invalid.
+/// Returns the process that a document describes; `None` if the document, or a member that is read
+/// except `cwd`, is invalid.
 pub(crate) fn exec_process(document: &[u8]) -> Option<ExecProcess> {
     let read = odd_document(document).ok()?.or_else(|| serde_json::from_slice(document).ok())?;
     let process = read.as_object()?;

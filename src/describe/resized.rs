@@ -22,7 +22,7 @@ pub(crate) const V1: [(&str, &str); 4] = [
 /// The files that kubelet writes for a pod on v2.
 pub(crate) const V2: [(&str, &str); 3] = [("", "cpu.max"), ("", "cpu.weight"), ("", "memory.max")];
 
-/// v1 shows "no limit" as a number beyond any memory size.
+/// A memory limit of v1 of at least this many bytes means "no limit".
 const NO_MEMORY_LIMIT: i64 = 1 << 60;
 
 /// The contents of the files of [`V1`] or [`V2`], by file name.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts OCI resources to NRI resources, for containers and for `update` requests. Absent values
-//! stay absent (the reference converts an absent pids limit to 0, which runc treats as 1). The OCI
+//! stay absent (NRI's Go code converts an absent pids limit to 0, which runc treats as 1). The OCI
 //! specification has no field for the name of a block I/O or RDT class.
 
 use nri_adaptation::{NriField, SCALARS};

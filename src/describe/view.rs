@@ -46,7 +46,6 @@ macro_rules! view {
 
 /// A value of the document that is converted to a value of a message.
 pub(super) trait Shown<T> {
-    /// Returns the message's value.
     fn shown(&self) -> T;
 }
 
@@ -74,7 +73,7 @@ impl<V: Clone, M: From<V>> Shown<MessageField<M>> for Option<V> {
     }
 }
 
-/// Converts an enumeration's name; unknown names are 0.
+/// Converts an enumeration's name; an unknown name becomes 0.
 impl<E: EnumFull> Shown<EnumOrUnknown<E>> for String {
     fn shown(&self) -> EnumOrUnknown<E> {
         let value = E::enum_descriptor().value_by_name(self).map_or(0, |value| value.value());
@@ -122,7 +121,7 @@ impl Spec {
         }
     }
 
-    /// Returns the members that show the engine, and the facts that it wrote into the document.
+    /// Returns the members from which the engine is detected and its facts are read.
     pub fn for_engine(&self) -> Document<'_> {
         let mounts = self.mounts.iter();
         let namespaces = self.linux.namespaces.iter();

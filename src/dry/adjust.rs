@@ -123,7 +123,8 @@ impl Adjusted {
     }
 }
 
-/// Applies the adjustment to the document on this host.
+/// Applies the adjustment to the document, with this host's devices and classes. Warns about doubts
+/// for which a container would be refused.
 fn apply(config: &Config, host: &Host, document: &[u8], merged: &Merged) -> Result<PatchedSpec> {
     let adjust = &merged.adjust;
     let blamed = |error: PatchError| blame(merged, &error);
@@ -168,7 +169,6 @@ fn doubt(config: &Config, adjust: &api::ContainerAdjustment, names: &Resolved) {
     }
 }
 
-/// Names the plugin whose adjustment could not be applied.
 fn blame(merged: &Merged, error: &PatchError) -> Error {
     Error::new(named(merged, error)).hint("the bundle is unchanged")
 }
@@ -231,7 +231,6 @@ fn merge(
     Ok(creation.finish())
 }
 
-/// Asks plugins on a new event loop.
 fn ask(
     config: Config,
     options: &AdjustOptions,

@@ -117,7 +117,6 @@ async fn exec(dry_run: &DryRun, request: ExecContainerRequest) -> Result<Value, 
     Ok(json!({"reply": show(&reply), "owners": changes.owners}))
 }
 
-/// Notifies the subscribers to an event of the extension.
 async fn extension_notice<R: PluginRequest>(
     dry_run: &DryRun,
     request: &R,

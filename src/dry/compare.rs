@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `policy test` for a recording or a manifest: what the rules, injections and promises of two
-//! configurations would have decided about recorded requests, or would decide about the pods of a
-//! manifest (also of one configuration).
+//! configurations would have decided about recorded creations, or what those of one or two
+//! configurations would decide about the pods of a manifest.
 //!
 //! Plugins are not asked: a recording has their replies, and a missing reply is never guessed
 //! (decision D62). Validators are ignored, as is whether the host can carry out a decision, except
@@ -44,7 +44,6 @@ pub(super) struct JudgedCreation {
 /// The plugins of a recorded creation.
 #[derive(Debug, Default)]
 pub(super) struct RecordedPlugins {
-    /// The connected plugins.
     connected: Vec<String>,
     /// The plugins from which a rule hid the pod.
     hidden: Vec<String>,
@@ -63,7 +62,7 @@ struct RecordedLine {
     engine: Option<String>,
     proven: Option<bool>,
     request: Value,
-    /// The number of the call.
+    /// The `id` of the call that this line decides.
     decision: Option<u64>,
     connected: Vec<String>,
     hidden: Vec<String>,
@@ -322,8 +321,8 @@ impl<'c> Judge<'c> {
 struct Comparison {
     creations: usize,
     changed: usize,
-    /// The rows by container and decisions: an engine's repeated attempts at a container make one
-    /// row.
+    /// The rows by container and decisions: an engine's repeated attempts to create a container make
+    /// one row.
     rows: BTreeMap<String, ComparedContainer>,
     more: usize,
 }
@@ -384,8 +383,8 @@ impl Comparison {
     }
 }
 
-/// Returns the decisions that differ. If only values differ, and no owner does, that is one
-/// difference.
+/// Returns the decisions that differ. If only the values of fields differ, returns one difference
+/// for all of them.
 fn differences(old: &Verdict, new: &Verdict) -> Vec<ChangedDecision> {
     let is_listed = |what: &&String| *what != "values";
     let names: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();

@@ -43,15 +43,12 @@ pub(super) fn now<T>(value: T) -> Later<T> {
 
 /// Observes a dry run, and answers requests of plugins.
 pub(super) trait DryRunObserver {
-    /// Called when a plugin has registered.
     fn registered(&self, _plugin: &str) {}
     /// Returns the state with which a new plugin is synchronized; an error disconnects it.
     fn snapshot(&self, plugin: &str) -> Later<ScriptState>;
     /// Called when a plugin is synchronized; `updates` is its reply to Synchronize.
     fn synchronized(&self, _plugin: &str, _updates: &[api::ContainerUpdate]) {}
-    /// Called when a plugin has disconnected.
     fn gone(&self, _plugin: &str, _reason: &str) {}
-    /// Called when a plugin requests updates.
     fn update(
         &self,
         plugin: &str,
@@ -74,7 +71,6 @@ pub(super) struct DryRun {
     upcalls: mpsc::UnboundedSender<PendingUpcall>,
 }
 
-/// A connected plugin.
 struct DryMember {
     chained: Rc<ChainedPlugin>,
     has_answered_synchronize: Cell<bool>,
@@ -227,8 +223,9 @@ impl DryRun {
         Ok(chosen)
     }
 
-    /// Refuses a container of this pod if the plugin of a promise about it is not synchronized, or a
-    /// rule hides the pod from it. A promise in audit mode only causes a warning.
+    /// Refuses a container of this pod, except in an exempt namespace, if the plugin of a promise about
+    /// it is not synchronized, or a rule hides the pod from the plugin. A promise in audit mode only
+    /// causes a warning.
     ///
     /// # Errors
     /// Fails with the promise and its plugin.
@@ -380,7 +377,6 @@ impl DryRun {
         Some(self.members.insert(DryMember { chained, has_answered_synchronize: Cell::new(false) }))
     }
 
-    /// Synchronizes a plugin; fails with the reason why it cannot be synchronized.
     async fn synchronize(&self, member: &DryMember) -> std::result::Result<(), String> {
         let DryMember { chained, has_answered_synchronize } = member;
         let id = chained.id();

@@ -34,7 +34,7 @@ impl ExpectedPlugins {
         self.names.borrow_mut().take();
     }
 
-    /// Waits until the expected plugins are synchronized, unless the socket is off. After the
+    /// Waits until the expected plugins are synchronized, unless plugins cannot connect. After the
     /// time-out, reports the missing ones on standard error and returns.
     pub(super) async fn wait(&self, dry_run: &DryRun) {
         let Some(names) = self.names.borrow_mut().take() else { return };

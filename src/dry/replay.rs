@@ -71,7 +71,7 @@ pub(crate) fn run(config: Config, options: &ReplayOptions, file: Option<&Path>) 
         .doing(|| "starting the event loop")?;
     let local = tokio::task::LocalSet::new();
     let ended = local.block_on(&runtime, play(config, options, file, script));
-    // A thread reads the script; if its writer never closes it, the thread must not delay the end.
+    // The thread that reads the script may wait for input forever; it must not delay the end.
     runtime.shutdown_background();
     ended
 }
@@ -146,7 +146,6 @@ fn print_line(line: &Value) {
     let _nobody_reads = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// Prints an answer with the id of its line.
 fn answer(id: Option<&Value>, members: Value) {
     let mut line = serde_json::Map::new();
     if let Some(id) = id {
@@ -168,8 +167,8 @@ fn answer_result(id: Option<&Value>, result: std::result::Result<(), String>) {
     );
 }
 
-/// A line, or why it is malformed. Both are queued: before plugins can connect, nothing but a wrong
-/// `answer` line is answered.
+/// A line, or why it is malformed. Both are queued and answered in order, once the pre-installed
+/// plugins have started.
 type Read = std::result::Result<ScriptLine, Malformed>;
 
 struct ReplaySession {
@@ -340,7 +339,7 @@ impl ScriptObserver {
         number: u64,
         reply: std::result::Result<ScriptAnswer, String>,
     ) -> std::result::Result<(), String> {
-        // A plugin that has disconnected needs no answer.
+        // Sending the answer fails if the plugin has disconnected; that is no error.
         let question = self.waiting.borrow_mut().remove(&number);
         match (question, reply) {
             (Some(PluginQuestion::Update(sender)), Ok(ScriptAnswer::Updates(reply))) => {

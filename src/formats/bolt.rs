@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Looks values up in the bytes of a Bolt database (format 2, go.etcd.io/bbolt): buckets within
-//! buckets, each a tree of pages. Bolt never changes these pages in place, so bytes that were read
-//! during a write have an earlier state or are inconsistent. All work is bounded, and an
-//! inconsistent value is treated as absent. This module never writes.
+//! buckets, each a tree of pages. Bolt writes data only to free pages, so bytes that were read during
+//! a write have an earlier state, or are inconsistent because a freed page was reused. All work is
+//! bounded, and an inconsistent value is treated as absent. This module never writes.
 
 use crate::fnv::fnv64;
 use crate::limits;
@@ -13,8 +13,9 @@ const VERSION: u64 = 2;
 const BRANCH: u64 = 1;
 const LEAF: u64 = 2;
 
-/// Size of a page's header, and of each of its elements.
+/// Bytes of a page's header.
 const HEADER: usize = 16;
+/// Bytes of each element that follows the header.
 const ELEMENT: usize = 16;
 
 /// A database, as of its last committed change.
@@ -25,7 +26,6 @@ pub(crate) struct BoltDatabase<'b> {
     root: usize,
 }
 
-/// The value of a key in a tree.
 enum Value<'b> {
     Plain(&'b [u8]),
     /// A bucket that has pages, by the number of its root page.
@@ -62,7 +62,7 @@ impl<'b> BoltDatabase<'b> {
         }
     }
 
-    /// Returns the keys of the bucket at `path`.
+    /// Returns the keys of the bucket at `path`, except those that are inconsistent or beyond the limit.
     pub(crate) fn keys(&self, path: &[&str]) -> Vec<&'b [u8]> {
         let mut left = limits::DATABASE_STEPS;
         let mut all = Vec::new();
@@ -136,7 +136,8 @@ impl<'b> BoltDatabase<'b> {
     }
 }
 
-/// Parses a bucket: the number of its root page, or zero, a sequence number and an inline page.
+/// Parses a bucket: the number of its root page and a sequence number; if the former is 0, the
+/// bucket's only page follows.
 fn bucket(value: &[u8]) -> Option<Value<'_>> {
     match usize::try_from(number(value, 0, 8)?).ok()? {
         0 => Some(Value::Inline(value.get(16..)?)),

@@ -13,7 +13,7 @@ const GET_ADDRESS: u16 = 22;
 
 const HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
-/// Headers begin at a multiple of this; the header of an attribute has this length.
+/// Headers begin at a multiple of this many bytes; the header of an attribute has this length.
 const ALIGNED: usize = 4;
 
 const ATTRIBUTE_ADDRESS: u16 = 1;
@@ -36,7 +36,7 @@ pub(crate) fn address_request() -> Vec<u8> {
     bytes
 }
 
-/// An address at which other hosts reach the namespace.
+/// An address at which other hosts can reach the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FoundAddress {
     /// The number of the address's interface.

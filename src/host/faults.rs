@@ -83,8 +83,8 @@ fn kind_of(word: &str) -> Option<Fault> {
     }
 }
 
-/// Returns the fault that the file contains, if it is for this point and no pass remains before it,
-/// and removes the file; else counts the pass. If the file contains `trace`, records the pass instead.
+/// Returns the file's fault and removes the file, if the fault is for this point and no pass is left
+/// before it; else only counts a pass of this point. If the file contains `trace`, records the pass.
 fn armed(file: &Path, name: &str) -> Option<Fault> {
     let text = crate::files::read_kernel(file).or_absent()?;
     if text.trim() == "trace" {

@@ -109,7 +109,7 @@ static PLACES: Mutex<Places> =
 /// Notified when lines of a kind are suppressed.
 static HELD_BACK: Notify = Notify::const_new();
 
-/// The layer that suppresses lines.
+/// The layer that suppresses lines; it never suppresses debug lines.
 pub(super) struct FewOfEachPlace;
 
 impl<S: Subscriber> Layer<S> for FewOfEachPlace {
@@ -139,7 +139,6 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
     }
 }
 
-/// The text of a line, and the plugin that it is about.
 #[derive(Default)]
 struct Said {
     message: String,

@@ -38,7 +38,6 @@ pub(crate) use output::lost;
 /// Interval of attempts to write queued lines.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The registry, filtered by the level.
 type Filtered = Layered<reload::Layer<LevelFilter, Registry>, Registry>;
 
 /// The layer that formats the lines.
@@ -53,7 +52,6 @@ struct RunningLog {
 
 static RUNNING: OnceLock<RunningLog> = OnceLock::new();
 
-/// The output in use.
 static OUTPUT: Mutex<Option<Arc<Mutex<Output>>>> = Mutex::new(None);
 
 /// Notified when lines wait in the output for a reader.
@@ -193,7 +191,6 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// Formats a line for `target`.
 fn in_form_of(target: &LogTarget, level: Level, line: Vec<u8>) -> Vec<u8> {
     let LogTarget::Socket { is_journal, .. } = target else { return line };
     let text = String::from_utf8_lossy(&line);
@@ -277,7 +274,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Adds the message's code; a line for developers has none.
+/// Adds the message's code, except to debug lines.
 fn with_code(level: Level, message: &str) -> String {
     if level <= Level::INFO { messages::with_code(message) } else { message.to_owned() }
 }

@@ -119,7 +119,7 @@ fn names(query: &str) -> Vec<(String, char)> {
     names
 }
 
-/// Returns the unknown names in a query, and whether it names no metric.
+/// Returns a line for each unknown name in a query, and one if the query names no metric.
 fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let names = names(query);
     let is_metric = |name: &str| {
@@ -149,7 +149,7 @@ fn problems(query: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<Stri
     problems
 }
 
-/// Adds the series that rules record; their labels are those of the rules' queries.
+/// Returns [`known`] with the series that rules record; these have the labels of the rules' queries.
 fn known_with_recorded() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = known();
     for (name, query) in rules(RULES) {

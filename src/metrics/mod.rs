@@ -68,13 +68,11 @@ impl EncodeMetric for Seconds {
     }
 }
 
-/// Sums the observations of these rows.
 fn all<L>(rows: Vec<(L, Seconds)>) -> Observations {
     let none = Observations::within(&BUCKETS);
     rows.iter().fold(none, |sum, (_, row)| sum.and(&row.values()))
 }
 
-/// Labels with their values.
 type Labels<const COUNT: usize> = [(&'static str, Cow<'static, str>); COUNT];
 
 /// The daemon's state at the moment of a scrape.
@@ -94,8 +92,9 @@ pub(crate) struct Holdings {
     pub(crate) containers: Vec<(&'static str, usize)>,
     /// The numbers of records with a problem, by problem.
     pub(crate) problems: Vec<(&'static str, usize)>,
-    /// Lines of the audit log, written and lost.
+    /// Lines of the audit log that were written.
     pub(crate) audit_written: u64,
+    /// Lines of the audit log that were lost.
     pub(crate) audit_lost: u64,
     /// Lines of the log that were lost.
     pub(crate) log_lines_lost: u64,
@@ -264,7 +263,6 @@ fn gauge(count: usize) -> ConstGauge {
     ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX))
 }
 
-/// Sets the gauge of each value of a label.
 fn set_each(
     family: &Family<Labels<1>, Gauge>,
     label: &'static str,

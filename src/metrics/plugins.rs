@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metrics of requests to plugins. Plugins choose their names, so the number of rows is
-//! limited; further names share one row.
+//! The metrics of plugins, rules, injections and promises. Plugins choose their names, so the number
+//! of their rows is limited; further names share one row.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ const OTHER: &str = "other";
 /// scraped the counters; if the plugin returns, they start from zero, as after a restart.
 pub(super) const GONE_FOR: Duration = Duration::from_secs(60 * 60);
 
-/// Metrics of requests to plugins, and of requests by plugins.
+/// The metrics of plugins, rules, injections and promises.
 #[derive(Debug, Default)]
 pub(crate) struct PluginMetrics {
     invocations: Rows<4, Counter>,
@@ -36,11 +36,9 @@ pub(crate) struct PluginMetrics {
     updates: Rows<2, Counter>,
     evictions: Rows<2, Counter>,
     connections: Rows<2, Counter>,
-    /// Unlimited, because the operator names rules, and they are few.
+    /// The operator names rules, injections and promises, so the number of their rows is not limited.
     rules: Rows<2, Counter>,
-    /// Unlimited, because the operator names injections.
     injections: Rows<2, Counter>,
-    /// Unlimited, because the operator names promises.
     promises: Rows<2, Counter>,
     takeovers: Rows<2, Counter>,
     /// The plugins with rows, each with the time of its last count.

@@ -58,7 +58,7 @@ where
 }
 
 impl<const COUNT: usize> Rows<COUNT, Counter> {
-    /// Sums the rows with these values of labels.
+    /// Sums the rows that [`Self::with`] returns.
     pub(super) fn sum(&self, wanted: [&str; COUNT]) -> u64 {
         self.with(wanted).iter().map(|(_, counter)| counter.get()).sum()
     }

@@ -26,7 +26,6 @@ use crate::plugin::api;
 use crate::presence::{self, IfThere};
 use crate::spec::patch::{CdiDevice, PatchError, Result, is_plain_path};
 
-/// The spec files of this host.
 #[derive(Debug, Default)]
 struct CdiRegistry {
     devices: HashMap<String, Vec<Entry>>,

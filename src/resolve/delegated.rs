@@ -45,8 +45,8 @@ pub(crate) fn check_delegated(
     Ok(())
 }
 
-/// Returns the nearest existing cgroup above the container's, and the controllers that it can give its children;
-/// `None` if the container will have no cgroup of this user, or on cgroup v1.
+/// Returns the nearest existing cgroup at or above the container's path, and the controllers that it can give its
+/// children; `None` if the container will have no cgroup of this user, or on cgroup v1.
 fn delegated(document: &[u8], host: &Host) -> Option<(PathBuf, String)> {
     let uid = nix::unistd::geteuid().as_raw();
     let path = cgroups_path(document)?;

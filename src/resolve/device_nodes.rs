@@ -19,10 +19,9 @@ use crate::host::Host;
 /// Permissions of a file mode; the rest is the type.
 const PERMISSIONS: u32 = 0o7777;
 
-/// The type of a node without numbers.
+/// The type of a FIFO, which needs no numbers.
 const FIFO: &str = "p";
 
-/// A device node of the host.
 struct HostNode {
     kind: &'static str,
     major: u64,

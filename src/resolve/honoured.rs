@@ -20,7 +20,7 @@ use crate::spec::overlay::overlay_of;
 use crate::spec::owned;
 use crate::spec::patch::{Class, PatchError, Resolved, Result, mount_field};
 
-/// Mount options on which runtimes act. Other options are file systems', and runtimes do not list them.
+/// Mount options that not every runtime interprets. Other options are accepted, except for bind mounts.
 const GENERIC_OPTIONS: [&str; 26] = [
     "idmap",
     "ridmap",
@@ -131,7 +131,6 @@ enum What {
     IgnoredByRunc(String),
 }
 
-/// The elements of a seccomp policy.
 #[derive(Debug, Default)]
 struct Filter {
     actions: Vec<String>,

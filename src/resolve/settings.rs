@@ -161,7 +161,6 @@ impl NewCgroup {
     }
 }
 
-/// Returns the path of the parent of the container's cgroup.
 fn parent_of_cgroup(document: &[u8]) -> Option<PathBuf> {
     let path = cgroups_path(document)?;
     Path::new(path.strip_prefix('/')?).parent().map(Path::to_owned)

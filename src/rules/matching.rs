@@ -83,8 +83,8 @@ pub(super) fn fit(rule: &RuleSection, plugin: &str, pod: &RuledPod) -> (Fit, Rea
     }
 }
 
-/// Returns whether selectors match a pod, and why. A pod of doubtful identity is not excluded because
-/// of its namespace, engine or handler, which may be false (decision D59).
+/// Returns whether selectors match a pod, and why. The namespace, engine or handler of a pod whose
+/// identity is unproven may be false, so it never excludes the pod (decision D59).
 pub(crate) fn fit_pod(pods: &PodSelectors, pod: &RuledPod) -> (Fit, Reason) {
     let mut by = Vec::new();
     let has = |(key, pattern): &(String, String)| {

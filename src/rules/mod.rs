@@ -157,7 +157,8 @@ impl Rules {
                 }
             }
         }
-        // Hidden only if every rule that may match hides the pod, because a false claim must not hide it.
+        // Hidden only if a rule certainly matches, and that rule and all earlier ones that may match
+        // hide the pod: a false claim must not hide it.
         let hides = |ruling: &Arc<Ruling>| ruling.hides && !ruling.is_audit;
         let is_hidden = is_settled && rulings.iter().all(hides);
         rulings.splice(0..0, self.without_root.clone());

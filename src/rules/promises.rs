@@ -416,7 +416,6 @@ mod tests {
     }
 
     proptest! {
-        /// More devices, or fewer known facts, never lift a promise from a container.
         #[test]
         fn more_devices_or_unknown_facts_never_lift_a_promise(
             entries in proptest::collection::vec(word(), 1..4),

@@ -68,7 +68,6 @@ fn row(config: &Config, rules: &Rules, pod: &RuledPod, id: &str) -> PluginRights
     }
 }
 
-/// Returns the fields that rules in this mode refuse.
 fn refused(decision: &RuleDecision, is_audit: bool) -> FieldSet {
     let mut refused = FieldSet::NONE;
     for ruling in decision.rulings.iter().filter(|ruling| ruling.is_audit == is_audit) {

@@ -123,7 +123,7 @@ pub(crate) fn resolve(config: &Config, called_as: Option<&OsString>) -> Result<P
 /// Time limit for a runtime to print its version.
 const VERSION_WAIT: Duration = Duration::from_secs(5);
 
-/// Finds the real runtime as [`resolve`] does, and executes it.
+/// Finds the real runtime as [`resolve`] does, and tries to execute it.
 ///
 /// # Errors
 /// Fails when none is found, or it does not run on this machine.
@@ -136,7 +136,7 @@ pub(crate) fn resolve_and_try(config: &Config, called_as: Option<&OsString>) -> 
 /// reports that and exits.
 const TRIED: &str = "NRI_RUNC_TRIED";
 
-/// Whether this process was executed by a program that is being tested as its runtime.
+/// Whether this process was executed by a program that nri-runc tests as the runtime.
 pub(crate) fn is_tried() -> bool {
     std::env::var_os(TRIED).is_some()
 }
@@ -300,7 +300,6 @@ fn paths_of_engines(config: &Config) -> OsString {
     paths.join(OsStr::new(":"))
 }
 
-/// Why a candidate is not the runtime.
 enum Unfit {
     Known(&'static str),
     /// The candidate cannot be examined, so it may be the runtime.
@@ -368,8 +367,8 @@ struct Ourselves(Option<Metadata>);
 
 impl Ourselves {
     fn open() -> Self {
-        // Without this metadata, a copy of nri-runc would be taken for the runtime, and would then
-        // search for a runtime itself.
+        // If the metadata is unreadable, nri-runc may be taken for the runtime, and then searches for a
+        // runtime itself.
         Self(std::fs::metadata("/proc/self/exe").or_absent())
     }
 

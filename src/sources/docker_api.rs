@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The runtimes of a running Docker: `GET /info` of its API on its socket (Docker Engine API), in
-//! HTTP/1.0, so that the response ends with the connection. Only `check` and `node` use this; no
-//! container waits for it.
+//! HTTP/1.0, so that the response ends with the connection. No container waits for it.
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The runtime handlers that a running CRI engine has loaded: `runtime.v1.RuntimeService/Status` on
 //! its socket. Engines list their names since CRI v0.30; on a verbose request containerd also shows
-//! its configuration, with each handler's program and the default one. Only `check` and `node` use
-//! it; no container waits for it.
+//! its configuration, with each handler's program and the default one. No container waits for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;

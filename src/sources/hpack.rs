@@ -36,8 +36,8 @@ pub(super) fn write_field(block: &mut Vec<u8>, name: &str, value: &str) {
 pub(super) fn read_fields(block: &[u8]) -> Option<Vec<(String, String)>> {
     let (mut rest, mut fields) = (block, Vec::new());
     while let Some(first) = rest.first() {
-        // The cases in order: a field of the table, the size of the table, a literal field with or
-        // without an entry in the table.
+        // In order: a field of the table, a literal field that is also added to the table, a new
+        // size of the table, another literal field.
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),
@@ -99,7 +99,6 @@ fn write_length(block: &mut Vec<u8>, length: usize) {
     block.push(u8::try_from(rest).unwrap_or(0));
 }
 
-/// Decodes a text from Huffman codes.
 fn decode(bytes: &[u8]) -> Option<String> {
     let (mut text, mut code, mut length) = (String::new(), 0_u32, 0);
     for bit in bytes.iter().flat_map(|byte| (0..8).rev().map(move |at| byte >> at & 1)) {

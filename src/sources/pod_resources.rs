@@ -26,9 +26,10 @@ const PATH: &str = "/v1.PodResourcesLister/List";
 /// Time limit for kubelet's response. It lists all pods of the node, within milliseconds.
 const KUBELET_WAIT: Duration = Duration::from_secs(2);
 
-/// Kubelet's records, relative to kubelet's folder, which also contains the socket's folder.
-/// Kubelet writes them before it asks the engine for a pod.
+/// Kubelet's record of claims, relative to kubelet's folder, which also contains the socket's
+/// folder. Kubelet writes it before it asks the engine for a pod.
 const CLAIMS_FILE: &str = "dra_manager_state";
+/// Kubelet's record of extended resources, relative to kubelet's folder.
 const DEVICES_FILE: &str = "device-plugins/kubelet_internal_checkpoint";
 
 /// Names by holder: drivers by claim, or resources by container.

@@ -75,7 +75,7 @@ impl fmt::Display for GrpcStatus {
     }
 }
 
-/// Returns the text of `grpc-message`: bytes that are not printable ASCII are `%` and two digits.
+/// Decodes a `grpc-message`, in which `%` and two hexadecimal digits stand for a byte.
 fn percent_decoded(text: &str) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
     while let Some((&first, more)) = rest.split_first() {
@@ -170,7 +170,8 @@ impl Frame {
 /// Reads a frame, and acknowledges it if it is SETTINGS or PING.
 ///
 /// # Errors
-/// Fails when the connection fails, the server ends it, or a frame is longer than [`FRAME_LIMIT`].
+/// Fails when the connection fails, the server ends it with an error, or a frame is longer than
+/// [`FRAME_LIMIT`].
 pub(super) async fn next_frame(stream: &mut UnixStream) -> Result<Frame> {
     let mut head = [0_u8; 9];
     stream.read_exact(&mut head).await?;

@@ -84,7 +84,6 @@ pub(super) async fn merge(
     merged.map_err(|error| PluginFailure::from_merge_error(id, &error))
 }
 
-/// Sends the request to one plugin.
 async fn ask(
     member: &ChainedPlugin,
     creation: &mut Creation,
@@ -111,7 +110,7 @@ struct Injecting<'a> {
 }
 
 impl Injecting<'_> {
-    /// Merges the injections up to this index; without an index, all that are left.
+    /// Merges the injections up to this index; without an index, all remaining ones.
     fn up_to(
         &mut self,
         index: Option<&str>,

@@ -64,7 +64,7 @@ pub(crate) struct ExecChanges {
     /// Arguments, variables and limits.
     pub(crate) adjust: api::ContainerAdjustment,
     pub(crate) cwd: Option<String>,
-    /// The plugin that set each field, such as `Env[PATH]`: `10-foo`.
+    /// The plugin that set each field, such as `10-foo` for `Env[PATH]`, or `-10-foo` if it removed the variable.
     pub(crate) owners: BTreeMap<String, String>,
     /// Changes that a rule in audit mode would refuse.
     pub(crate) noted: Vec<RuleNote>,

@@ -76,9 +76,10 @@ pub(crate) struct Start {
     pub ready_fd: Option<i32>,
     /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// Whether the previous program logged as a daemon in the background does.
+    /// Whether the previous program of this process logged as a background daemon.
     pub in_background: bool,
-    /// Only test whether a daemon can start: do the steps that need no run directory, then exit.
+    /// Whether this process only tests that a daemon can start: it does the steps that need no run directory,
+    /// then exits.
     pub is_trial: bool,
 }
 
@@ -286,7 +287,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     Ok(daemon)
 }
 
-/// Starts without a previous program: handles what happened since the last daemon, and waits for plugins.
+/// Starts without a previous program: handles what happened since the last daemon, and opens the plugin socket.
 async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
     lost_pods::restore(daemon).await;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Binds the plugin socket as soon as no other process listens at its path, and again once an
-//! engine that replaced it with the engine's own has stopped listening (decision D12).
+//! engine that bound its own socket there has stopped listening (decision D12).
 //!
 //! The folder is watched by inotify and the other process by its descriptor; other changes are
 //! found by slow polling. The daemon never replaces a socket on which a process listens. It never

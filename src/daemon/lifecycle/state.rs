@@ -194,8 +194,8 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Fills in the current state of a container that the runtime made without the daemon, with the times of its process
-/// if the host has them.
+/// Fills in the current state of a container that the runtime made without the daemon. Missing times are set to the
+/// start of its process or, if that is unknown, to now.
 ///
 /// # Errors
 /// Fails when the runtime's state or the start time of the process cannot be read.

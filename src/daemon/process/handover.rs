@@ -27,6 +27,7 @@ pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 /// The first bytes of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
 
+/// Length of the header in bytes: [`MAGIC`], the version, and the document's length and hash.
 const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 
 /// Writes a state of this version into a memory file.

@@ -22,7 +22,7 @@ pub(crate) struct StartedWith {
     at_start: Files,
     /// The files as applied at the start or by the last reload.
     in_force: RefCell<Files>,
-    /// For a user's daemon, the runtimes that root's configuration named at that time.
+    /// For a user's daemon, the runtimes that root's configuration named at the start or last reload.
     of_root: RefCell<Files>,
     only: Option<PathBuf>,
     /// The files as last read, with their state at that time.

@@ -213,7 +213,7 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     own_process::take(daemon, key)
 }
 
-/// Returns the verbs of this container, except an `update`, whose runtime process still runs.
+/// Returns the verbs of this container whose runtime process still runs, except an `update`.
 ///
 /// # Errors
 /// Fails when `/proc` cannot be read.

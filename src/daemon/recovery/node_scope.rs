@@ -344,8 +344,8 @@ async fn look_at_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds the plain runtime's containers that are not on record, up to [`limits::PLAIN_CONTAINERS`] with those on
-/// record. The search ends at the deadline `until`.
+/// Finds the plain runtime's containers that are not on record; with those on record, at most
+/// [`limits::PLAIN_CONTAINERS`]. The search ends at the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,

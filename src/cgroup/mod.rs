@@ -201,7 +201,6 @@ impl Write {
     }
 }
 
-/// Plans the writes of CPUs and memory nodes.
 fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
     for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
@@ -323,7 +322,6 @@ fn number(resources: &Map<String, Value>, section: &str, key: &str) -> Option<i6
     resources.get(section)?.get(key)?.as_i64()
 }
 
-/// Returns the first number of a file's text.
 fn first_number(text: Option<String>) -> Option<i64> {
     text?.split_whitespace().next()?.parse().ok()
 }

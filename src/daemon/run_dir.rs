@@ -218,7 +218,6 @@ impl RunDir {
         })
     }
 
-    /// Whether the run directory is complete.
     fn is_whole(&self) -> Result<bool> {
         let config = self.daemon.config();
         let run = &config.run_dir;

@@ -126,7 +126,6 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
     settled
 }
 
-/// Records the outcome of a verb, and notifies plugins of it.
 async fn conclude(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

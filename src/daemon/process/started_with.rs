@@ -32,7 +32,6 @@ pub(crate) struct StartedWith {
     is_supervised: bool,
 }
 
-/// The files as read, and the state of each at that time.
 struct KnownFiles {
     loaded: Rc<Loaded>,
     stamps: Vec<Option<FileStamp>>,

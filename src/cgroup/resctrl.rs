@@ -53,7 +53,7 @@ impl Group {
 /// Puts all threads of `cgroups` into a group.
 ///
 /// # Errors
-/// Fails with the kernel's refusal in one line; some threads may have moved.
+/// Fails with the reason in one line; some threads may have moved.
 pub(crate) fn enter(
     host: &Host,
     cgroups: &Cgroups,

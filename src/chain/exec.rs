@@ -90,8 +90,8 @@ type Cwd = Option<(String, String)>;
 /// Asks the subscribers in turn, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not set, conflicts, or does
-/// not reply although its policy requires a reply; or with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, has invalid settings, does not reply although its policy requires a reply,
+/// or whose changes are invalid, not permitted or in conflict; or with all validators that reject or do not answer.
 pub(crate) async fn exec(
     members: &ExecMembers<'_>,
     mut request: ExecContainerRequest,

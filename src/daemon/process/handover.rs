@@ -55,7 +55,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
 /// Reads the state that the previous program left in descriptor `number`, and closes that descriptor.
 ///
 /// # Errors
-/// Fails on a file without a state, an incomplete or damaged state, or one of an unknown version.
+/// Fails when the descriptor is not open, or does not have a complete and undamaged state of a known version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
     let doing = || "reading the previous program's state";

@@ -74,7 +74,7 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
 }
 
 /// Whether `actual` is the quota as systemd rounds it: runc gives systemd the CPU time per second,
-/// rounded up to 10 ms, and systemd sets the quota from it again at each reload.
+/// rounded up to 10 ms, and systemd sets the quota from it again at each `daemon-reload`.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,

@@ -31,7 +31,6 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     name: String,
-    /// The name of the monitoring group, if any.
     monitoring: Option<String>,
 }
 

@@ -131,7 +131,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A nonexistent field name must not permit every field, so requests are refused.
+            // An unknown field name in `allow` or `deny` must not permit every field, so requests are refused.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),

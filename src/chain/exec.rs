@@ -50,8 +50,8 @@ pub(crate) struct ExecMembers<'a> {
 }
 
 impl ExecMembers<'_> {
-    /// Returns the deadline for the subscribers' replies. Validators are asked afterwards: without
-    /// time left, one would reject only because another plugin was slow.
+    /// Returns the deadline for the subscribers' replies. Validators are asked afterwards: a validator
+    /// without time left would reject only because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
         self.until.checked_sub(later).unwrap_or(self.until)

@@ -261,7 +261,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     enabled::catch_up(daemon);
     tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
     tokio::task::spawn_local(drift::look_out(Rc::clone(daemon)));
-    // The previous program may have followed another configuration.
+    // If the previous program had `nri.scope = "node"`, its records are dropped.
     reload::follow_scope(daemon, daemon.config().scope == Scope::Handler);
     if !daemon.is_bystander() {
         crio_added::look_out(daemon);

@@ -301,7 +301,6 @@ async fn give_way(
     true
 }
 
-/// The pauses between the runs of one plugin.
 #[derive(Debug)]
 struct Pauses(Duration);
 

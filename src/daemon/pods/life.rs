@@ -154,9 +154,9 @@ pub(crate) fn adopt(
     }
 }
 
-/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize or from the
-/// caller. A pod that may require a plugin is announced with its first container instead, unless the plain runtime
-/// made its sandbox.
+/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize, or the caller
+/// announces it. A pod that may require a plugin is announced with its first container instead, unless the plain
+/// runtime made its sandbox.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {

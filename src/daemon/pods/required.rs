@@ -4,8 +4,7 @@
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
-//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent. The caller supplies
-//! the exemptions.
+//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent.
 //!
 //! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if it
 //! selects by the pod alone. It also applies if the engine serves plugins itself, and to pods that tolerate missing

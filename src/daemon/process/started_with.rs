@@ -140,7 +140,7 @@ impl StartedWith {
         &self.program
     }
 
-    /// Returns the supervisor that restarts this process when it ends.
+    /// Returns the supervisor that restarts this process when it ends, if there is one.
     pub(crate) fn supervisor(&self) -> Option<&'static str> {
         self.is_supervised.then_some("systemd")
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds containers that the plain runtime made, before the installation or for another handler: with `[nri] scope =
-//! "node"` plugins receive them too (D65). The daemon watches the runtimes' state directories, finds the containers
-//! there, and describes them from their bundles and the engines' records like any other. Synchronize, updates and
-//! evictions include them, and plugins receive their end. No plugin receives their CreateContainer, because it is too
-//! late to adjust them; connected plugins receive PostCreateContainer.
+//! Finds containers of the plain runtime: one that the engine called without nri-runc, before the installation or for
+//! another handler. With `[nri] scope = "node"` plugins receive them too (D65). The daemon watches the runtimes' state
+//! directories, finds the containers there, and describes them from their bundles and the engines' records like any
+//! other. Synchronize, updates and evictions include them, and plugins receive their end. No plugin receives their
+//! CreateContainer, because it is too late to adjust them; connected plugins receive PostCreateContainer.
 //!
 //! This module never changes such a container, and never blocks the event loop on an engine's file.
 

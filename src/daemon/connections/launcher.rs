@@ -94,8 +94,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits until the plugin folder exists, or a reload may have named another folder. Returns false if it
-/// did not wait, because the folder exists or nothing above it can be watched.
+/// Waits until the plugin folder exists, or a reload may have named another folder. Returns whether to
+/// check the folder now: false if it existed at once, or nothing above it can be watched.
 async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
     let mut has_waited = false;
@@ -262,8 +262,8 @@ async fn end_of(run: &mut Option<LaunchedRun>) {
     }
 }
 
-/// Returns the run that stays: the new one once it has replaced the old one, else the old one if it
-/// still runs.
+/// Returns the run that stays: the new one if the old one has ended, or once it has replaced the old one;
+/// else the old one if it still runs.
 async fn which_stays(
     before: Option<LaunchedRun>,
     started: Option<LaunchedRun>,

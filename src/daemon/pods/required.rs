@@ -283,7 +283,7 @@ impl<'n> Requirement<'n> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Returns the plugins that this pod or a container of it may require and that are not connected.
+    /// Returns the plugins that this pod or a container of it may require and that are not connected or cannot see it.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));

@@ -69,7 +69,8 @@ pub(crate) fn sandbox_appears(
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
-    // Waits before the pod's turn is acquired, so that a container that comes first does not wait twice.
+    // Done before the pod's turn is acquired: otherwise a container created meanwhile would wait for the turn, and
+    // then for the plugins.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;

@@ -121,12 +121,12 @@ pub(crate) enum SocketChange {
     Mode,
     /// No socket.
     Off,
-    /// A socket that is already bound, at another path.
+    /// A socket that is already bound: at another path, or because there was none.
     Bound(Bound),
 }
 
-/// Returns the change that the configuration `next` needs. A socket at another path is already
-/// opened; the socket in use stays unchanged.
+/// Returns the change that the configuration `next` needs. A new socket is already bound; the
+/// socket in use stays unchanged.
 ///
 /// # Errors
 /// Fails when a socket cannot be opened, or another process listens there.

@@ -90,7 +90,7 @@ pub(super) fn plan_v1(io: &BlockIoResources, files: &SeenFiles<'_>, writes: &mut
         return;
     }
     let controller = "blkio";
-    // The kernel's scheduler decides which files exist: those of the former CFQ, or of BFQ.
+    // The disk's I/O scheduler decides which files exist: those of the former CFQ, or of BFQ.
     let (weight, devices, lifted, default) = if files.exists(controller, "blkio.weight") {
         ("blkio.weight", "blkio.weight_device", "0", 500)
     } else {

@@ -27,12 +27,12 @@ pub(crate) struct Difference {
 /// Files whose value runtimes and kernels accept without applying it.
 const NOT_APPLIED: [&str; 2] = ["memory.kmem.limit_in_bytes", "memory.kmem.tcp.limit_in_bytes"];
 
-/// One second, and the step to which runtimes round up the CPU time per second that they give
-/// systemd, both in microseconds.
+/// Microseconds in a second.
 const SECOND: u128 = 1_000_000;
+/// The step, in microseconds, to which runtimes round up the CPU time per second that they give systemd.
 const SYSTEMD_STEP: u128 = 10_000;
 
-/// Compares the file of a write with its value; `None` if they are equal.
+/// Compares the file of a write with its value; `None` if the file has the value, in any form.
 ///
 /// # Errors
 /// Fails with one line if they cannot be compared.
@@ -74,7 +74,7 @@ pub(crate) fn difference(cgroups: &Cgroups, write: &Write) -> Result<Option<Diff
 }
 
 /// Whether `actual` is the quota as systemd rounds it: runc gives systemd the CPU time per second,
-/// rounded up to 10 ms, and systemd sets the quota from it again at each reload.
+/// rounded up to 10 ms, and systemd sets the quota from it again at each `daemon-reload`.
 fn is_rounded_quota(
     cgroups: &Cgroups,
     write: &Write,
@@ -108,7 +108,7 @@ fn oom_kill_disable(text: &str) -> &str {
     text.lines().find_map(|line| line.strip_prefix("oom_kill_disable ")).unwrap_or_default()
 }
 
-/// Whether the kernel shows `actual` after `expected` was written; `None` if only the kernel knows.
+/// Whether the kernel shows `actual` after `expected` was written; `None` if this cannot be decided.
 fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     if expected == actual {
         return Some(true);
@@ -137,7 +137,7 @@ fn is_same(file: &str, expected: &str, actual: &str) -> Option<bool> {
     })
 }
 
-/// The quantity in a file.
+/// The unit of a file's number.
 enum Unit {
     Number,
     /// A memory limit, which the kernel keeps in whole pages.

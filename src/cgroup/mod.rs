@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes resources to cgroup files, for running containers.
 //!
-//! [`plan`] decides and is pure: it takes OCI resources and the files' content, and returns writes
+//! [`plan`] only reads: from OCI resources and the files' content, it returns writes
 //! in an order that the kernel accepts, or an error. [`carry_out`] makes them, and reverts all of
 //! them when one fails. The caller decides which containers may be written to (D22), and no process
 //! is ever moved to another cgroup, frozen or killed. Reference: kernel `cgroup-v1/`,
@@ -35,15 +35,15 @@ pub(crate) use compare::difference;
 pub(crate) use place::{Cgroups, Layout, Mounts};
 pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 
-/// The files that a decision may read: `file` of `controller`, which is empty on v2.
+/// Reads a container's cgroup files by name; `controller` is empty on v2.
 pub(crate) trait CgroupFiles {
     /// Whether the file exists; an error if it cannot be examined.
     fn exists(&self, controller: &str, file: &str) -> io::Result<bool>;
-    /// Returns the file's text, without the final line feed; `None` if the file does not exist.
+    /// Returns the file's text without the final line feed; `None` if it does not exist or is not UTF-8.
     fn text(&self, controller: &str, file: &str) -> io::Result<Option<String>>;
 }
 
-/// The files that a decision reads. An unreadable file fails the whole decision.
+/// The files that [`plan`] reads; an unreadable one makes it fail.
 struct SeenFiles<'a> {
     files: &'a dyn CgroupFiles,
     unknown: RefCell<Option<(String, io::Error)>>,
@@ -89,14 +89,14 @@ pub(crate) struct Write {
     pub other: Option<String>,
     /// Whether the write is skipped if the file is absent.
     is_optional: bool,
-    /// Whether the kernel may silently choose another value, so that the file is read after the
-    /// write; another value is a failure.
+    /// Whether the file is read after the write, because the kernel may silently choose another
+    /// value. This fails the write, except for bytes rounded to pages.
     pub is_verified: bool,
 }
 
 impl Write {
-    /// Whether the kernel may take seconds for the write: a limit below the current use makes it
-    /// reclaim memory within the call, writing to disks, and other memory nodes make it move pages.
+    /// Whether the write may take seconds: within the call, the kernel reclaims memory for a limit
+    /// below the current use, and moves pages to other memory nodes.
     pub(crate) fn may_take_long(&self) -> bool {
         self.file.starts_with("memory.") || self.file == "cpuset.mems"
     }
@@ -108,7 +108,7 @@ pub(crate) type Result<T, E = Unfit> = std::result::Result<T, E>;
 /// The reason why resources cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// This host's cgroups cannot take the value.
+    /// This host's cgroups cannot take the value, or a cgroup file is unreadable.
     Refused {
         /// Path of the resource.
         field: String,
@@ -143,7 +143,7 @@ pub(crate) struct Around<'a> {
 /// Plans the writes for `wanted`, in order.
 ///
 /// # Errors
-/// Fails with the field that cannot be written, and the reason.
+/// Fails with the resource that cannot be written, and the reason.
 pub(crate) fn plan(
     layout: Layout,
     wanted: &Map<String, Value>,
@@ -180,7 +180,6 @@ fn plan_seen(
     Ok(writes)
 }
 
-/// Creates a write to a file for a field.
 fn write(
     controller: &'static str,
     file: impl Into<String>,
@@ -202,7 +201,6 @@ impl Write {
     }
 }
 
-/// Plans the writes of CPUs and memory nodes.
 fn plan_cpuset(controller: &'static str, cpu: &Cpu, writes: &mut Vec<Write>) {
     let lists = [("cpuset.cpus", &cpu.cpus, "cpu.cpus"), ("cpuset.mems", &cpu.mems, "cpu.mems")];
     for (file, value, field) in lists.into_iter().filter(|(_, value, _)| !value.is_empty()) {
@@ -315,7 +313,7 @@ fn early_or_late(write: Option<Write>, files: &SeenFiles<'_>) -> (Option<Write>,
     if falls { (write, None) } else { (None, write) }
 }
 
-/// Returns a limit in the form that most files accept.
+/// Formats a limit; a negative one is `max`.
 fn or_max(limit: i64) -> String {
     if limit < 0 { "max".to_owned() } else { limit.to_string() }
 }
@@ -324,7 +322,6 @@ fn number(resources: &Map<String, Value>, section: &str, key: &str) -> Option<i6
     resources.get(section)?.get(key)?.as_i64()
 }
 
-/// Returns the first number of a file's text.
 fn first_number(text: Option<String>) -> Option<i64> {
     text?.split_whitespace().next()?.parse().ok()
 }

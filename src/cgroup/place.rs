@@ -80,10 +80,9 @@ impl Mounts {
         }
     }
 
-    /// Whether a process is frozen, according to the cgroup in which it is now, wherever its
-    /// runtime put it; the state that the kernel reports there includes all cgroups above. Needs
-    /// only six system calls, because a list has thousands of processes. False if a file is
-    /// unreadable.
+    /// Whether a process is frozen, according to its present cgroup, whose state includes that of all
+    /// cgroups above. Makes only six system calls, because a list may have thousands of processes.
+    /// False if a file is unreadable.
     pub(crate) fn is_frozen(&self, host: &Host, pid: u32) -> bool {
         let (controller, file) = self.layout.freezer();
         let state_of = |path: &str, (root, at): &(PathBuf, PathBuf)| {
@@ -173,7 +172,8 @@ impl Cgroups {
         Ok(Self { layout: mounts.layout, dirs })
     }
 
-    /// Returns the cgroups at `path` in every hierarchy, without a process, as for an engine's pod.
+    /// Returns the cgroups at `path` in every hierarchy, which need not exist; `None` if the path is
+    /// relative or contains `..`.
     pub(crate) fn at(host: &Host, mounts: &Mounts, path: &str) -> Option<Self> {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));

@@ -31,7 +31,6 @@ const SHOWN_BY: [&str; 4] = ["pids", "memory", "cpu", ""];
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Group {
     name: String,
-    /// The name of the monitoring group, if any.
     monitoring: Option<String>,
 }
 
@@ -53,7 +52,7 @@ impl Group {
 /// Puts all threads of `cgroups` into a group.
 ///
 /// # Errors
-/// Fails with the kernel's refusal in one line; some threads may have moved.
+/// Fails with the reason in one line; some threads may have moved.
 pub(crate) fn enter(
     host: &Host,
     cgroups: &Cgroups,

@@ -49,7 +49,7 @@ fn plan_memory(memory: &Memory, files: &SeenFiles<'_>, writes: &mut Vec<Write>) 
         ("memory.kmem.tcp.limit_in_bytes", kernel_tcp, "memory.kernelTCP"),
     ] {
         if let Some(value) = set(*value) {
-            // Since 6.1 the kernel silently ignores a limit of kernel memory.
+            // Newer kernels silently ignore a limit of kernel memory.
             let limit = write("memory", file, value, field);
             writes.push(Write { is_verified: true, ..limit });
         }

@@ -10,6 +10,7 @@ use super::{
 };
 use super::{blkio, or_max, plan_cpuset, plan_hugepages, refused, set, write};
 
+/// The kernel's default period of a CPU quota, in microseconds.
 const PERIOD: i64 = 100_000;
 
 pub(super) fn plan(

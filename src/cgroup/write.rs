@@ -38,10 +38,10 @@ pub(crate) struct WriteError {
     pub why: String,
 }
 
-/// Makes all writes, or none.
+/// Makes all writes in order.
 ///
 /// # Errors
-/// Fails with the refused value.
+/// Fails with the first write that fails; reverts the earlier ones as far as possible.
 pub(crate) fn carry_out(
     cgroups: &Cgroups,
     writes: &[Write],

@@ -26,27 +26,28 @@ named! {
     /// Why a request failed, as `replay` names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Cause {
-        /// A plugin did not answer in time.
+        /// A plugin did not answer in time, or was not called because it was too slow with earlier requests.
         Timeout => "timeout",
         /// A plugin disconnected before it answered the request.
         Gone => "gone",
-        /// A plugin or a validator refused, or the plugin's settings are invalid or do not permit its reply.
+        /// A plugin or a validator refused, the plugin's settings are invalid, or settings, a rule or a limit do
+        /// not permit its reply.
         Refused => "refused",
         /// Two plugins set the same field, or a plugin's reply is not valid for the request.
         Conflict => "conflict",
     }
 }
 
-/// The plugin that makes a request fail, and the reason.
+/// The plugin or injection that makes a request fail, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// `NN-name`.
+    /// `NN-name`, or `inject:NAME` for an injection.
     pub plugin: String,
     /// The kind of failure.
     pub cause: Cause,
     /// One line that names the plugin.
     pub text: String,
-    /// The field that the plugin may not set, or that another plugin has set, by NRI's name.
+    /// The field that the plugin may not set, or that another plugin has set.
     pub field: Option<NriField>,
     /// The rule that the plugin's reply violates.
     pub against: Option<Box<RuleNote>>,
@@ -59,7 +60,7 @@ impl fmt::Display for PluginFailure {
 }
 
 impl PluginFailure {
-    /// Creates a failure without a field and a rule.
+    /// Creates a failure without a field or rule.
     pub fn new(plugin: impl Into<String>, cause: Cause, text: impl Into<String>) -> Self {
         Self { plugin: plugin.into(), cause, text: text.into(), field: None, against: None }
     }
@@ -97,8 +98,8 @@ impl PluginFailure {
 pub enum PluginReply<T> {
     /// The plugin answered.
     Answer(T),
-    /// The plugin did not reply, and the request continues without it; the reason, without the
-    /// plugin's name.
+    /// The plugin did not reply, as its policy permits, or had disconnected before the request; the
+    /// reason, without the plugin's name.
     Skipped(String),
     /// The request fails.
     Refusal(PluginFailure),
@@ -130,7 +131,7 @@ impl Terms {
         let rights = Rights::from_names(allow, &settings.deny);
         Self {
             policy: plugin.policy(settings),
-            // A nonexistent field name must not permit every field, so requests are refused.
+            // An unknown field name in `allow` or `deny` must not permit every field, so requests are refused.
             rights: rights.map(Rc::new).map_err(|error| {
                 format!("{error} (names are those of NRI, like Env, Mounts or OciHooks)")
             }),

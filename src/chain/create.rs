@@ -84,7 +84,6 @@ pub(super) async fn merge(
     merged.map_err(|error| PluginFailure::from_merge_error(id, &error))
 }
 
-/// Sends the request to one plugin.
 async fn ask(
     member: &ChainedPlugin,
     creation: &mut Creation,
@@ -111,7 +110,7 @@ struct Injecting<'a> {
 }
 
 impl Injecting<'_> {
-    /// Merges the injections up to this index; without an index, all that are left.
+    /// Merges the injections up to this index; without an index, all remaining ones.
     fn up_to(
         &mut self,
         index: Option<&str>,
@@ -155,9 +154,9 @@ fn check_owned<'o>(
 /// Asks the subscribers, merges their replies, and asks the validators about the result.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not
-/// set, conflicts, or does not reply although its policy requires a reply; with the first injection
-/// that conflicts or violates a rule; or with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, has invalid settings, or does not reply although its policy requires
+/// a reply; with the first plugin or injection whose changes are invalid, not permitted or in conflict; or with all
+/// validators that reject or do not answer.
 pub async fn create(
     participants: &Participants<'_>,
     mut creation: Creation,

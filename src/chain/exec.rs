@@ -50,8 +50,8 @@ pub(crate) struct ExecMembers<'a> {
 }
 
 impl ExecMembers<'_> {
-    /// Returns the deadline for the subscribers' replies. Validators are asked afterwards: without
-    /// time left, one would reject only because another plugin was slow.
+    /// Returns the deadline for the subscribers' replies. Validators are asked afterwards: a validator
+    /// without time left would reject only because another plugin was slow.
     fn until_answered(&self) -> Instant {
         let later = if self.validators.is_empty() { Duration::ZERO } else { VALIDATION };
         self.until.checked_sub(later).unwrap_or(self.until)
@@ -64,7 +64,7 @@ pub(crate) struct ExecChanges {
     /// Arguments, variables and limits.
     pub(crate) adjust: api::ContainerAdjustment,
     pub(crate) cwd: Option<String>,
-    /// The plugin that set each field, such as `Env[PATH]`: `10-foo`.
+    /// The plugin that set each field, such as `10-foo` for `Env[PATH]`, or `-10-foo` if it removed the variable.
     pub(crate) owners: BTreeMap<String, String>,
     /// Changes that a rule in audit mode would refuse.
     pub(crate) noted: Vec<RuleNote>,
@@ -90,8 +90,8 @@ type Cwd = Option<(String, String)>;
 /// Asks the subscribers in turn, merges their replies, and asks the validators.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not set, conflicts, or does
-/// not reply although its policy requires a reply; or with all validators that reject or do not answer.
+/// Fails with the first plugin that refuses, has invalid settings, does not reply although its policy requires a reply,
+/// or whose changes are invalid, not permitted or in conflict; or with all validators that reject or do not answer.
 pub(crate) async fn exec(
     members: &ExecMembers<'_>,
     mut request: ExecContainerRequest,

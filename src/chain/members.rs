@@ -49,7 +49,7 @@ impl<M: Member> Members<M> {
     }
 
     /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that plugins
-    /// with the same index keep their order. Returns the removed members; without any, nothing is moved.
+    /// with the same index keep their order. Returns the removed members; if there are none, `member` is not moved.
     pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
         let mut members = self.0.borrow_mut();
         let Some(first) = members.iter().position(|other| is_old(other)) else { return Vec::new() };

@@ -15,8 +15,8 @@ use super::ruled::RuleScope;
 /// ones. Calls `observer` for skipped plugins.
 ///
 /// # Errors
-/// Fails with the first plugin that refuses, has invalid settings, sets a field that it may not
-/// set, conflicts, or does not reply although its policy requires a reply.
+/// Fails with the first plugin that refuses, has invalid settings, does not reply although its policy
+/// requires a reply, or whose changes are invalid, not permitted or in conflict.
 pub async fn update(
     subscribers: &[Rc<ChainedPlugin>],
     request: api::UpdateContainerRequest,

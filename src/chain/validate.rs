@@ -58,7 +58,7 @@ pub(super) fn all_agree(failures: Vec<PluginFailure>) -> Result<(), PluginFailur
     }
 }
 
-/// Returns the failure of a validator that rejects `what` or does not answer; `reply` has the reason.
+/// Returns the failure of a validator that rejects `what`, answers with an error or does not answer.
 pub(super) fn rejection(
     member: &ChainedPlugin,
     what: &str,
@@ -68,7 +68,6 @@ pub(super) fn rejection(
     let (cause, text) = match reply {
         PluginReply::Answer((false, _)) => return None,
         PluginReply::Answer((true, reason)) => return Some(rejected(id, what, &reason)),
-        // A validator that answers with an error rejects too.
         PluginReply::Refusal(failure) => (failure.cause, format!("validator {failure}")),
         PluginReply::Skipped(why) => {
             let cause = if member.plugin.is_gone() && !member.has_strikes() {

@@ -197,7 +197,6 @@ impl Bundle {
 /// Number of attempts to restore the engine's document; together they take two thirds of a second.
 const ATTEMPTS: usize = 6;
 
-/// Returns the suffix of a container's temporary file.
 fn temporary_suffix(incarnation: u64) -> String {
     format!(".nri-runc.{incarnation}")
 }

@@ -77,9 +77,10 @@ pub(crate) struct Start {
     pub ready_fd: Option<i32>,
     /// Descriptor of the state that the previous program of this process left.
     pub state_fd: Option<i32>,
-    /// Whether the previous program logged as a daemon in the background does.
+    /// Whether the previous program of this process logged as a background daemon.
     pub in_background: bool,
-    /// Only test whether a daemon can start: do the steps that need no run directory, then exit.
+    /// Whether this process only tests that a daemon can start: it does the steps that need no run directory,
+    /// then exits.
     pub is_trial: bool,
 }
 
@@ -262,7 +263,7 @@ fn follow_engines(daemon: &Rc<Daemon>) {
     enabled::catch_up(daemon);
     tokio::task::spawn_local(lost::look_out(Rc::clone(daemon)));
     tokio::task::spawn_local(drift::look_out(Rc::clone(daemon)));
-    // The previous program may have followed another configuration.
+    // If the previous program had `nri.scope = "node"`, its records are dropped.
     reload::follow_scope(daemon, daemon.config().scope == Scope::Handler);
     if !daemon.is_bystander() {
         crio_added::look_out(daemon);
@@ -288,7 +289,7 @@ fn open_node(loaded: &Loaded, stand_in: Option<StandIn>, start: &Start) -> Resul
     Ok(daemon)
 }
 
-/// Starts without a previous program: handles what happened since the last daemon, and waits for plugins.
+/// Starts without a previous program: handles what happened since the last daemon, and opens the plugin socket.
 async fn begin(daemon: &Rc<Daemon>) {
     let is_first = !daemon.records.read().is_stamped();
     lost_pods::restore(daemon).await;

@@ -180,7 +180,7 @@ impl Reloads<'_> {
         follow_scope(self.daemon, self.daemon.config().scope != before.scope);
         self.started_with.put_in_force(loaded);
         self.run_dir.note_configuration(loaded);
-        // Under the new configuration, the declarations of other plugins may protect containers.
+        // The new configuration may change which plugins protect containers by their declaration.
         admission::record_protecting_plugins(self.daemon);
     }
 }

@@ -33,7 +33,7 @@ use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::timer::Timer;
 
 /// Interval of checks without an event: a mount over the directory causes none, and the kernel may have no watch left.
-/// A second daemon that finds the first one waits longer than this interval for the restored files.
+/// A second daemon waits longer than this interval for the first one to restore its files.
 const CHECK: Duration = Duration::from_secs(2);
 
 /// The pauses between attempts to restore: the first and the longest.
@@ -91,7 +91,7 @@ impl RunDir {
         self.keep_rootless_marker();
     }
 
-    /// Writes the policy for unprivileged users, unless the file has it: `disable` and `enable` change the file too.
+    /// Writes the policy for unprivileged users, unless the file already has it: `disable` and `enable` change it too.
     /// Reports a failure once.
     fn keep_rootless_marker(&self) {
         let config = self.daemon.config();
@@ -137,7 +137,7 @@ impl RunDir {
             Rc::clone(&self.drain),
             listener,
         ));
-        // From here on, wrappers receive heartbeats again.
+        // If the daemon was re-executing, that is over: wrappers receive heartbeats again.
         let _is_gone = std::fs::remove_file(self.daemon.config().reexec_file());
         self.follow();
         Ok(())
@@ -218,7 +218,6 @@ impl RunDir {
         })
     }
 
-    /// Whether the run directory is complete.
     fn is_whole(&self) -> Result<bool> {
         let config = self.daemon.config();
         let run = &config.run_dir;

@@ -36,8 +36,9 @@ const QUIET_CHECK: Duration = Duration::from_secs(10);
 /// may lead outside the watched folders.
 const ABSENT_CHECK: Duration = Duration::from_secs(60);
 
-/// Pauses before a plugin is started again after an exit or a failed start: the first, and the longest.
+/// First pause before a plugin is started again after an exit or a failed start; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause before a plugin is started again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Run time after which a plugin's next restart waits only for [`FIRST_PAUSE`].
@@ -93,8 +94,8 @@ pub(crate) async fn keep_running(daemon: Rc<Daemon>) {
     }
 }
 
-/// Waits until the plugin folder exists, or a reload may have named another folder. Returns whether
-/// the folder must be checked now; false also if nothing above the folder can be watched.
+/// Waits until the plugin folder exists, or a reload may have named another folder. Returns whether to
+/// check the folder now: false if it existed at once, or nothing above it can be watched.
 async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
     let mut has_waited = false;
@@ -261,8 +262,8 @@ async fn end_of(run: &mut Option<LaunchedRun>) {
     }
 }
 
-/// Returns the run that stays: the new one once it has replaced the old one, else the old one if it
-/// still runs.
+/// Returns the run that stays: the new one if the old one has ended, or once it has replaced the old one;
+/// else the old one if it still runs.
 async fn which_stays(
     before: Option<LaunchedRun>,
     started: Option<LaunchedRun>,
@@ -300,7 +301,6 @@ async fn give_way(
     true
 }
 
-/// The pauses between the runs of one plugin.
 #[derive(Debug)]
 struct Pauses(Duration);
 

@@ -89,7 +89,7 @@ fn configured(config: &Config) -> BTreeSet<String> {
     launched.chain(config.wait_for.iter().cloned()).collect()
 }
 
-/// Makes creates wait from the daemon's start on, up to the registration time-out.
+/// Makes creates wait for plugins that may connect, from the daemon's start on, up to the registration time-out.
 pub(crate) fn expect_at_start(daemon: &Daemon) {
     // No request is served yet, so a read that is retried delays none.
     expect_remembered(daemon, presence::insist(|| remembered(daemon)));

@@ -46,7 +46,6 @@ pub(super) async fn encode(
     encoded
 }
 
-/// The turns in which a snapshot is encoded.
 struct Turns<'d> {
     daemon: &'d Daemon,
     /// The time until which the encoding gives way to verbs.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Binds the plugin socket as soon as no other process listens at its path, and again once an
-//! engine that replaced it with the engine's own has stopped listening (decision D12).
+//! engine that bound its own socket there has stopped listening (decision D12).
 //!
 //! The folder is watched by inotify and the other process by its descriptor; other changes are
 //! found by slow polling. The daemon never replaces a socket on which a process listens. It never
@@ -121,12 +121,12 @@ pub(crate) enum SocketChange {
     Mode,
     /// No socket.
     Off,
-    /// A socket that is already bound, at another path.
+    /// A socket that is already bound: at another path, or because there was none.
     Bound(Bound),
 }
 
-/// Returns the change that the configuration `next` needs. A socket at another path is already
-/// opened; the socket in use stays unchanged.
+/// Returns the change that the configuration `next` needs. A new socket is already bound; the
+/// socket in use stays unchanged.
 ///
 /// # Errors
 /// Fails when a socket cannot be opened, or another process listens there.

@@ -3,8 +3,8 @@
 //! restart: values that plugins set after the old container's creation also apply to the new one.
 //!
 //! Replies of plugins to the new creation take precedence. Values that the engine has changed since belong
-//! to the engine (D21), and a disconnected plugin owns none. If the old container has such values, its
-//! record survives a restart of the daemon. This module only decides; `updates.rs` applies.
+//! to the engine (D21), and those of plugins that are not connected are dropped. If the old container has values to
+//! carry over, its record survives a restart of the daemon. This module only decides; `updates.rs` applies.
 
 use crate::plugin::Event;
 use crate::spec::{overlay, owned};
@@ -32,7 +32,7 @@ pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Returns the values to apply once the container is created; `answered` holds the responses to this creation.
+/// Returns the values to apply once the container is created; `answered` are those that plugins set in this creation.
 pub(crate) fn from_earlier(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -43,8 +43,8 @@ pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
     notify::notify(daemon, Event::PostStartContainer, key).await;
 }
 
-/// Waits until a container that a hook reported, or that the plain runtime made, starts or its process ends, and
-/// notifies plugins of the start. For any other container, the wrapper that requests the start reports it.
+/// Notifies plugins of the start of a container that a hook reported or the plain runtime made; returns then, or once
+/// its process has ended. Does nothing for other containers: the wrapper that requests the start reports it.
 ///
 /// `process` is the container's init process, unless that has been reaped.
 pub(crate) async fn wait_and_notify(

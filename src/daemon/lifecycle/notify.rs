@@ -23,7 +23,7 @@ pub(crate) async fn notify(daemon: &Rc<Daemon>, event: Event, key: &ContainerKey
 /// Sends StartContainer; `hint` is added to the error of a refusal.
 ///
 /// # Errors
-/// Fails with the name of the plugin that refused.
+/// Fails with the first refusal, which names the plugin.
 pub(crate) async fn ask_to_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

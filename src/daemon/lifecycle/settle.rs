@@ -126,7 +126,6 @@ async fn settle(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb) 
     settled
 }
 
-/// Records the outcome of a verb, and notifies plugins of it.
 async fn conclude(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
@@ -202,8 +201,7 @@ async fn created_process(
     }
 }
 
-/// Settles the `start` of a created container: it succeeded if no process waits at the fifo, even if init has exited
-/// since.
+/// Settles the `start` of a created container: it succeeded if `exec.fifo` is gone, even if init has exited since.
 async fn settle_start(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,

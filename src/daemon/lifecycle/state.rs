@@ -65,8 +65,8 @@ fn audit_creation(daemon: &Daemon, key: &ContainerKey) {
     }
 }
 
-/// Sends an event of a container that had a process, to other programs. Nothing is sent for an infrastructure
-/// container, which has only its pod's events, nor for a refused one, which never existed.
+/// Sends the container's event to other programs. Nothing is sent for an infrastructure container, which has only its
+/// pod's events, nor for a container without a process, such as a refused one.
 fn emit(daemon: &Daemon, key: &ContainerKey, event: NodeEvent) {
     let is_it = |record: &Rc<Container>| !record.is_sandbox && record.process.init_pid.is_some();
     if daemon.container(key).filter(is_it).is_some() {
@@ -194,8 +194,8 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
     }
 }
 
-/// Fills in the current state of a container that the runtime made without the daemon, with the times of its process
-/// if the host has them.
+/// Fills in the current state of a container that the runtime made without the daemon. Missing times are set to the
+/// start of its process or, if that is unknown, to now.
 ///
 /// # Errors
 /// Fails when the runtime's state or the start time of the process cannot be read.

@@ -26,7 +26,7 @@ use crate::spec::{overlay, owned};
 use crate::state::{CompactObject, Container, ContainerKey, RepeatedValue};
 use crate::stream::{EventKind, NodeEvent};
 
-/// Time limit for the runtime that restores the plugins' values; PostUpdateContainer waits for it.
+/// Time limit for restoring the plugins' values after a failed update; PostUpdateContainer waits for it.
 const RESTORE_WAIT: Duration = Duration::from_secs(5);
 
 /// Records an update's values as in force if the exited runtime accepted them, which a replaced state file

@@ -7,7 +7,7 @@ use crate::daemon::pods::{crio_added, crio_removed};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::PodNews;
 
-/// Handles queued pod events: starts the watches of pods' folders, and of the folder for new pods. Never ends.
+/// Handles queued pod events. Never ends.
 pub(crate) async fn watch(daemon: Rc<Daemon>) {
     let Some(mut news) = daemon.watches.crio.news.receive() else { return };
     while let Some(news) = news.recv().await {

@@ -32,7 +32,6 @@ const LASTING_ROOT: &str = "/var/lib/containers/storage";
 /// Time limit for the document to appear in a folder: kubelet gives up after 4 minutes by default.
 const DOCUMENT_WAIT: Duration = Duration::from_secs(300);
 
-/// The contents of a folder.
 enum PodFolder {
     Pod(Box<Description>),
     SomethingElse,

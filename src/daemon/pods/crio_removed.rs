@@ -22,8 +22,9 @@ use crate::daemon::watch::folders::WatchedFolder;
 /// Interval of checks of a pod while the kernel has no inotify watch left, or the pod's folder cannot be examined.
 const UNWATCHED_CHECK: Duration = Duration::from_secs(5);
 
-/// The file with which CRI-O marks a pod as stopped, and the two roots below which it may be.
+/// The file with which CRI-O marks a pod as stopped.
 const MARK: &str = "stopped";
+/// CRI-O's default roots: the mark may be below either.
 const ROOTS: [&str; 2] = ["/run/containers/storage/", "/var/lib/containers/storage/"];
 
 /// Watches a pod that CRI-O represents by a folder, and stops and ends it as CRI-O does; does nothing for other pods.

@@ -17,7 +17,7 @@ const KUBELETS: [&str; 6] = ["kubelet", "hyperkube", "k3s", "rke2", "kubelite", 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitWriter {
     Kubelet,
-    /// systemd, which writes the values that kubelet requested, and writes them again at a reload.
+    /// systemd, which writes the values that kubelet requested, and writes them again at a `daemon-reload`.
     ServiceManager,
     /// A plugin, a node agent, or a person.
     Other,

@@ -69,7 +69,8 @@ pub(crate) fn sandbox_appears(
 pub(crate) async fn arrives(daemon: &Rc<Daemon>, description: &Description) -> Result<()> {
     let mut pod = record(daemon, description, None);
     promises::add_to_pod(daemon, &mut pod).await;
-    // Waits before the pod's turn is acquired, so that a container that comes first does not wait twice.
+    // Done before the pod's turn is acquired: otherwise a container created meanwhile would wait for the turn, and
+    // then for the plugins.
     Requirement::of_pod(daemon, &pod).wait().await;
     let lane = daemon.pod_lane(&pod.id);
     let _turn = lane.turn.lock().await;
@@ -154,9 +155,9 @@ pub(crate) fn adopt(
     }
 }
 
-/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize or from the
-/// caller. A pod that may require a plugin is announced with its first container instead, unless the plain runtime
-/// made its sandbox.
+/// Records that a pod's sandbox was started without the daemon: plugins receive the pod by Synchronize, or the caller
+/// announces it. A pod that may require a plugin is announced with its first container instead, unless the plain
+/// runtime made its sandbox.
 pub(crate) fn started_without_daemon(daemon: &Daemon, id: &str) -> Result<()> {
     let known = daemon.records.read().pod(id).cloned();
     match known.filter(|pod| pod.state == PodState::Created) {

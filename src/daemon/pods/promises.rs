@@ -44,7 +44,7 @@ pub(crate) async fn of_container(daemon: &Daemon, description: &Description) -> 
     about(&sections, &facts)
 }
 
-/// Adds to a pod's record, before RunPodSandbox, the promises about the whole pod and kubelet's allocations.
+/// Adds kubelet's allocations and the promises about the whole pod to a pod's record, before RunPodSandbox.
 pub(crate) async fn add_to_pod(daemon: &Daemon, pod: &mut Pod) {
     let config = daemon.config();
     pod.promises.clear();

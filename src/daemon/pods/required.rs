@@ -4,8 +4,7 @@
 //!
 //! A required plugin must have answered RunPodSandbox as well. If it was not connected or did not answer, it has missed
 //! the pod, even if it receives the pod later by Synchronize. A plugin that was not required when the pod began may
-//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent. The caller supplies
-//! the exemptions.
+//! learn of the pod by Synchronize. A plugin from which a rule hides the pod is treated as absent.
 //!
 //! A promise (`[[require]]`) requires its plugin for the containers that it selects (D52), or for the whole pod if it
 //! selects by the pod alone. It also applies if the engine serves plugins itself, and to pods that tolerate missing
@@ -30,8 +29,9 @@ use crate::state::{Container, Pod, Promise, Skipped};
 /// Interval at which a wait checks whether the daemon is ending.
 const ENDING_CHECK: Duration = Duration::from_millis(200);
 
-/// The reasons for a required plugin's missing answer to RunPodSandbox.
+/// Why a required plugin that was not connected has not answered RunPodSandbox.
 const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
+/// Why a required plugin has not answered RunPodSandbox, recorded before the plugins are asked.
 const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 
 /// The plugins that a pod, or one of its containers, requires.
@@ -283,7 +283,7 @@ impl<'n> Requirement<'n> {
         self.named().into_iter().map(|name| skipped(name, NOT_ASKED)).collect()
     }
 
-    /// Returns the plugins that this pod or a container of it may require and that are not connected.
+    /// Returns the plugins that this pod or a container of it may require and that are not connected or cannot see it.
     pub(crate) fn absent(&self) -> Vec<Skipped> {
         let names = self.named().into_iter();
         let absent = names.filter(|name| !self.takes_part(name));

@@ -4,7 +4,7 @@
 //! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
 //! agents write these files too; only kubelet's writes are resizes (`kubelet.rs`, decision D57).
 //!
-//! This module costs nothing between two writes, for any number of pods. This module writes no cgroup.
+//! This module costs nothing between two writes, for any number of pods, and writes no cgroup.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,9 +31,10 @@ use crate::stream::{EventKind, NodeEvent};
 /// Delay between a write and reading the files: kubelet writes several in succession.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// The lines of `check` if it is unknown which process wrote a limit, or which value kubelet wrote.
+/// The line of `check` if it is unknown which process wrote a limit.
 const UNKNOWN_WRITER: &str =
     "limits of a pod were written by an unidentified process, so this is not a resize";
+/// The line of `check` if it is unknown which value kubelet wrote.
 const OVERWRITTEN: &str =
     "limits of a pod were overwritten right after kubelet wrote them, so this is not a resize";
 
@@ -68,7 +69,7 @@ fn files(cgroups: &Cgroups) -> &'static [(&'static str, &'static str)] {
 
 fn read(cgroups: &Cgroups) -> PodLimits {
     let text = |(controller, file): &(&str, &str)| {
-        // A file that is being replaced may be empty; the known limit then stays.
+        // If the file is unreadable or empty, the limit on record stays.
         let text = cgroups.text(controller, file).or_absent().flatten();
         let text = text.filter(|text| !text.is_empty())?;
         Some(((*file).to_owned(), text))

@@ -45,7 +45,6 @@ pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
     }
 }
 
-/// Returns the infrastructure container of a pod, if it is on record.
 fn sandbox_of(daemon: &Daemon, id: &str) -> Option<Rc<Container>> {
     let key = daemon.records.read().pod(id).and_then(|pod| pod.sandbox.clone())?;
     daemon.container(&key)

@@ -44,7 +44,7 @@ const LIMITS: [(Resource, &str, u64); 6] = [
     (Resource::RLIMIT_NPROC, "RLIMIT_NPROC", 256),
 ];
 
-/// Descriptors that a process may open on a host with default settings.
+/// Limit of open descriptors that the daemon sets, if permitted: the kernel's default maximum (`fs.nr_open`).
 const DESCRIPTORS: u64 = 1 << 20;
 
 /// Raises the limits of this process. `is_inherited`: the limits come from an engine's call, so

@@ -27,6 +27,7 @@ pub(crate) const STATE_VERSIONS: [u32; 1] = [STATE_VERSION];
 /// The first bytes of a state.
 const MAGIC: &[u8; 16] = b"nri-runc reexec\n";
 
+/// Length of the header in bytes: [`MAGIC`], the version, and the document's length and hash.
 const HEAD: usize = MAGIC.len() + 4 + 8 + 16;
 
 /// Writes a state of this version into a memory file.
@@ -54,7 +55,7 @@ pub(crate) fn write_state(version: u32, document: &[u8]) -> Result<OwnedFd> {
 /// Reads the state that the previous program left in descriptor `number`, and closes that descriptor.
 ///
 /// # Errors
-/// Fails on a file without a state, an incomplete or damaged state, or one of an unknown version.
+/// Fails when the descriptor is not open, or does not have a complete and undamaged state of a known version.
 pub(crate) fn read_state(number: RawFd) -> Result<Vec<u8>> {
     let mut file = std::fs::File::from(own(number)?);
     let doing = || "reading the previous program's state";

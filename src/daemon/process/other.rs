@@ -142,7 +142,6 @@ pub(crate) fn find(config: &Config, only: Option<&Path>) -> Option<OtherDaemon> 
     others.into_iter().find(|other| i32::try_from(other.pid) == Ok(listener))
 }
 
-/// Returns the `/proc` folder of a process.
 fn folder_of(pid: u32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }

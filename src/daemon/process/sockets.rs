@@ -30,7 +30,7 @@ const LOCK_CHECK: Duration = Duration::from_millis(10);
 /// Makes the run directory and takes the daemon's lock.
 ///
 /// # Errors
-/// Fails when another daemon runs, or other users may write to the run directory.
+/// Fails when another process holds the lock, or the run directory is unusable, for instance writable by other users.
 pub(crate) fn lock(config: &Config) -> Result<DaemonLock> {
     let mut file = lock_file(config)?;
     let begun = Instant::now();

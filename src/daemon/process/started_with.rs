@@ -22,7 +22,7 @@ pub(crate) struct StartedWith {
     at_start: Files,
     /// The files as applied at the start or by the last reload.
     in_force: RefCell<Files>,
-    /// For a user's daemon, the runtimes that root's configuration named at that time.
+    /// For a user's daemon, the runtimes that root's configuration named at the start or last reload.
     of_root: RefCell<Files>,
     only: Option<PathBuf>,
     /// The files as last read, with their state at that time.
@@ -32,7 +32,6 @@ pub(crate) struct StartedWith {
     is_supervised: bool,
 }
 
-/// The files as read, and the state of each at that time.
 struct KnownFiles {
     loaded: Rc<Loaded>,
     stamps: Vec<Option<FileStamp>>,
@@ -141,7 +140,7 @@ impl StartedWith {
         &self.program
     }
 
-    /// Returns the supervisor that restarts this process when it ends.
+    /// Returns the supervisor that restarts this process when it ends, if there is one.
     pub(crate) fn supervisor(&self) -> Option<&'static str> {
         self.is_supervised.then_some("systemd")
     }

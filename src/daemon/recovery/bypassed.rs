@@ -364,7 +364,7 @@ fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     });
 }
 
-/// Waits until the process with this PID has exited, or is not one that names the container.
+/// Waits until the process with this PID has exited; returns at once if its command line does not name the container.
 async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
     let mut backoff = Backoff::default();
     loop {

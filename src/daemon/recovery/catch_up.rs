@@ -137,7 +137,7 @@ async fn finish_or_watch(daemon: &Rc<Daemon>, record: &Container) -> Result<()> 
 /// runs.
 ///
 /// # Errors
-/// Fails when the runtime's state or `/proc` is unreadable.
+/// Fails when an outcome is not known yet, for instance because the runtime's state is unreadable.
 pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     resume_update(daemon, key).await?;
     let Some(record) = daemon.container(key) else { return Ok(()) };
@@ -213,10 +213,10 @@ fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     own_process::take(daemon, key)
 }
 
-/// Returns the verbs of this container, except an `update`, whose runtime process still runs.
+/// Returns the verbs of this container whose runtime process still runs, except an `update`.
 ///
 /// # Errors
-/// Fails when `/proc` cannot be read.
+/// Fails when a process cannot be examined, or is executing another program now.
 pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result<Vec<PendingVerb>> {
     let flight = record.pending.in_flight.as_ref();
     let flight =

@@ -24,7 +24,9 @@ use crate::plugin::Event;
 use crate::presence::{self, Backoff, IfThere};
 use crate::state::{Container, Lifecycle, PodState, Skipped};
 
+/// The note in the records of containers that are found, unless the file has another reason.
 const WHY: &str = "created while plugins were disabled";
+/// The reason that the log names, unless the file has another.
 const ENABLED: &str = "plugins are enabled again";
 
 /// While plugins are disabled, writes the file that requests catching up. Else catches up if the file exists, and

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds containers that the plain runtime made, before the installation or for another handler: with `[nri] scope =
-//! "node"` plugins receive them too (D65). The daemon watches the runtimes' state directories, finds the containers
-//! there, and describes them from their bundles and the engines' records like any other. Synchronize, updates and
-//! evictions include them, and plugins receive their end. No plugin receives their CreateContainer, because it is too
-//! late to adjust them; connected plugins receive PostCreateContainer.
+//! Finds containers of the plain runtime: one that the engine called without nri-runc, before the installation or for
+//! another handler. With `[nri] scope = "node"` plugins receive them too (D65). The daemon watches the runtimes' state
+//! directories, finds the containers there, and describes them from their bundles and the engines' records like any
+//! other. Synchronize, updates and evictions include them, and plugins receive their end. No plugin receives their
+//! CreateContainer, because it is too late to adjust them; connected plugins receive PostCreateContainer.
 //!
 //! This module never changes such a container, and never blocks the event loop on an engine's file.
 
@@ -344,8 +344,8 @@ async fn look_at_all(daemon: &Rc<Daemon>) {
     }
 }
 
-/// Finds the plain runtime's containers that are not on record, up to [`limits::PLAIN_CONTAINERS`] with those on
-/// record. The search ends at the deadline `until`.
+/// Finds the plain runtime's containers that are not on record; with those on record, at most
+/// [`limits::PLAIN_CONTAINERS`]. The search ends at the deadline `until`.
 async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredContainer> {
     let folders = match unknown_folders(daemon).await {
         Ok(folders) => folders,

@@ -485,7 +485,6 @@ fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
 fn root_in(parent: &[Vec<u8>], key: &ContainerKey) -> Option<String> {
     let words = parent.iter().map(|word| String::from_utf8_lossy(word));
     let roots = words.filter_map(|word| word.strip_prefix("--root=").map(ToOwned::to_owned));
-    // Both paths name the same directory if device and inode agree.
     let file =
         |path: &str| std::fs::metadata(path).or_absent().map(|meta| (meta.dev(), meta.ino()));
     let same = file(&key.root)?;

@@ -54,10 +54,10 @@ const REQUESTS_WAIT: Duration = Duration::from_secs(30);
 /// external ones end.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(1);
 
-/// Time for which new requests are held if no wrapper's request is unfinished, but other work is, and the
-/// pause before the next attempt: a plugin chooses how long its requests last, and must not block
-/// the node's containers.
+/// Time for which new requests are held if no wrapper's request is unfinished, but other work is: a plugin
+/// chooses how long its requests last, and must not block the node's containers.
 const HOLD: Duration = Duration::from_secs(2);
+/// Time for which new requests are then served before the next attempt.
 const BREATH: Duration = Duration::from_secs(1);
 
 /// Time limit for writing the last lines of the audit log.

@@ -29,7 +29,7 @@ pub(crate) struct Description {
     pub(crate) lives_with: Option<String>,
     /// Whether a source that the configuration trusts puts the pod in an exempt namespace.
     pub(crate) is_exempt: bool,
-    /// Whether an untrusted party may have written the namespace.
+    /// Whether the namespace is a default, or an untrusted party may have written it.
     pub(crate) has_unproven_namespace: bool,
     /// Whether a tenant may have written facts that rules examine.
     pub(crate) is_doubtful: bool,

@@ -23,13 +23,15 @@ use crate::state::{Container, EVICTION, Lifecycle};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::watch::pidfd::{self, ProcessExit};
 
-/// Maximum wait for the exit code, and the interval of checks in that time.
+/// Maximum wait for the exit code.
 const EXIT_CODE_WAIT: Duration = Duration::from_millis(50);
+/// Interval of checks during [`EXIT_CODE_WAIT`].
 const EXIT_CODE_CHECK: Duration = Duration::from_millis(5);
 
 /// containerd's name for the reason of an exit whose code is unknown: NRI's code is then 0, which
 /// must not look like success.
 pub(crate) const UNKNOWN: &str = "Unknown";
+/// containerd's name for the reason of an exit for lack of memory.
 const OOM_KILLED: &str = "OOMKilled";
 
 /// The code of a process that SIGKILL ended.

@@ -26,7 +26,7 @@ named! {
     /// Why a request failed, as `replay` names it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Cause {
-        /// A plugin did not answer in time.
+        /// A plugin did not answer in time, or was too busy to be called.
         Timeout => "timeout",
         /// A plugin disconnected before it answered the request.
         Gone => "gone",

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The store's form on disk, below `RUN_DIR/state`: one JSON file for each container (`containers`,
 //! or `kept` once it is removed) and pod (`pods`), replaced in one step, containers' marks, and the
-//! engine's documents (`pristine`). An unusable record is moved to the folder `aside`, reported in
-//! one line, and never prevents the daemon's start. If a file cannot be read for a temporary reason,
-//! the daemon's start fails and is retried, so that no container is lost for lack of a descriptor.
+//! engine's documents (`pristine`); beside them `boot_id` (the stamp) and `plugins.json` (connected
+//! plugins). An unusable record is moved to the folder `aside`, reported in one line, and never
+//! prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's start
+//! fails and is retried, so that no container is lost for lack of a descriptor.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

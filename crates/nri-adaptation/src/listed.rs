@@ -2,10 +2,11 @@
 //! Merges entries that are set and removed by name: mounts, variables, devices, namespaces; and
 //! maps: annotations, sysctls, network devices.
 //!
-//! A name with a leading dash requests removal. A removal removes the values of earlier plugins and
-//! leaves its mark in the combined adjustment, so that the entry is also removed from the original
-//! container; for a list, not if the same reply sets the entry again. Within one reply all removals
-//! are applied first, wherever they are in the list. In the container that the next plugin receives,
+//! A name with a leading dash requests removal. The plugin that removes another's entry owns the
+//! name from then on (`owners.rs`). A removal removes the values of earlier plugins and leaves its
+//! mark in the combined adjustment, so that the entry is also removed from the original container;
+//! for a list, not if the same reply sets the entry again. Within one reply all removals are
+//! applied first, wherever they are in the list. In the container that the next plugin receives,
 //! only maps are changed here; the caller changes lists.
 
 use std::collections::{HashMap, HashSet};

@@ -3,8 +3,10 @@
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a
 //! conflict, even by the same plugin. Clearing removes a field's owner, and then only the plugin
-//! that cleared it last may claim it. Hooks accumulate and never conflict. Values are not examined.
-//! Reference: the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
+//! that cleared it last may claim it. The removal of an engine's value that no plugin had set
+//! leaves a variable, mount or device free for every plugin. Hooks accumulate and never conflict.
+//! Values are not examined. Reference: the owner tables of NRI's `pkg/api` and the result collector
+//! of `pkg/adaptation`.
 
 use std::collections::BTreeMap;
 use std::fmt;

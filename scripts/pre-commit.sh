@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Optional git hook (CONTRIBUTING.md): checks the format and runs the merge's tests in a few seconds. `make check` does more.
+# Optional git hook (CONTRIBUTING.md): checks the format and runs the tests of the merge and the document in a few
+# seconds. `make check` does more.
 set -eu
 cd "$(git rev-parse --show-toplevel)"
 cargo fmt --all --check

@@ -161,8 +161,8 @@ pub(crate) const FREE_FAILURES: u32 = 3;
 /// Pairs of a container and a plugin whose updates keep failing, some 100 bytes each. Updates of
 /// further pairs are not delayed.
 pub(crate) const FAILING_UPDATES: usize = 4096;
-/// Unanswered requests of one plugin, each in memory; beyond that, nothing more is read from the
-/// plugin.
+/// Requests of one plugin queued for the daemon, each in memory: as many as `nri-transport` reads
+/// unanswered (`IN_HAND`), so none waits for room.
 pub(crate) const PLUGIN_REQUESTS: usize = 32;
 /// Snapshots that are being sent to plugins, in bytes.
 pub(crate) const SNAPSHOTS: usize = 64 << 20;

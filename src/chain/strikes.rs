@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Counts the consecutive requests that a plugin did not answer in time, and decides whether to wait for it any longer.
+//! This matters only to plugins that stay connected: by default the first time-out disconnects (`plugin/policy.rs`).
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Detects the calling engine, and reads its data about a container, in one form for all engines.
 //!
-//! Each engine has one file, and all are pure: [`wanted`] names the sources on the host,
-//! `src/sources` fetches them ([`FetchedFacts`]), and [`facts`] parses them. This module reads no
-//! file. Unknown values are absent, never guessed.
+//! Each engine has a file (containerd's clients share `ctr.rs`, a plain bundle has none), and all
+//! are pure: [`wanted`] names the sources on the host, `src/sources` fetches them
+//! ([`FetchedFacts`]), and [`facts`] parses them. This module reads no file. Unknown values are
+//! absent, never guessed.
 
 mod behaviour;
 mod class_names;

@@ -3,7 +3,7 @@
 //! container's addresses (`addresses.rs`). Each round of fetching has one short time limit for all
 //! its sources; a missing, slow or invalid source is treated as absent. This module decides nothing
 //! about a container, never queries containerd's tasks (`task_exits.rs` only follows its events),
-//! and runs in the wrapper only before a refusal.
+//! and runs in the wrapper only if it would otherwise refuse a container.
 
 mod addresses;
 mod device_paths;

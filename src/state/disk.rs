@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store's form on disk, below `RUN_DIR/state`: containers' marks, the engine's documents (`pristine`), and
+//! The store's form on disk, below `RUN_DIR/state`: containers' marks, the engine's documents (`pristine`),
 //! a JSON file, replaced in one step, for each pod (`pods`), container (`containers`) and removed container
-//! whose ID may be used again (`kept`). An unusable record is moved to the folder `aside`, reported in one
-//! line, and never prevents the daemon's start. If a file cannot be read for a temporary reason, the daemon's
-//! start fails and is retried, so that no container is lost for lack of a descriptor.
+//! whose ID may be used again (`kept`), the boot's stamp (`boot_id`) and the connected plugins (`plugins.json`).
+//! An unusable record is moved to the folder `aside`, reported in one line, and never prevents the daemon's
+//! start. If a file cannot be read for a temporary reason, the daemon's start fails and is retried, so that no
+//! container is lost for lack of a descriptor.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built binary on a bundle, with plugins, through a small runtime that records its calls:
-//! adjustments, events, refusals, time-outs, crashes.
+//! The built binary on a bundle, with plugins, through a small runtime that records its calls,
+//! sometimes through the real runc: adjustments, events, refusals, time-outs, crashes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::disallowed_methods, reason = "tests start programs and write files in place")]
 

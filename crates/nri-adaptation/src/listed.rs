@@ -4,9 +4,9 @@
 //!
 //! A name with a leading dash requests removal. A removal removes the values of earlier plugins and leaves
 //! its mark in the combined adjustment, so that the entry is also removed from the original container; a list
-//! has no mark if the same reply sets the entry again. Within one reply all removals are applied first,
-//! wherever they are in the list. In the container that the next plugin receives, only maps are changed here;
-//! the caller changes lists.
+//! has no mark if the same reply sets the entry again. The plugin that removes another's entry owns the name
+//! from then on (`owners.rs`). Within one reply all removals are applied first, wherever they are in the list.
+//! In the container that the next plugin receives, only maps are changed here; the caller changes lists.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -3,7 +3,8 @@
 //!
 //! A field, or a key of a compound field, is free until a plugin claims it; a second claim is a conflict,
 //! even by the same plugin. Clearing removes a field's owner, and then only the plugin that cleared it last
-//! may claim it. Hooks and device rules accumulate and never conflict. Values are not examined. Reference:
+//! may claim it; but a removed variable, mount or device of the engine, which no plugin had set, is free for
+//! every plugin. Hooks and device rules accumulate and never conflict. Values are not examined. Reference:
 //! the owner tables of NRI's `pkg/api` and the result collector of `pkg/adaptation`.
 
 use std::collections::BTreeMap;

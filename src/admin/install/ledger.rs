@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The undo record of a registration: each file's text before and after, and the directories that
-//! were created. One JSON file per engine, readable by its owner only, because an engine's
-//! configuration may contain secrets. It is written before the engine's files, so that an
-//! interrupted install can be undone too.
+//! were created. One JSON file per engine, in `/var/lib/nri-runc/engines` or the user's
+//! configuration folder, readable by its owner only, because an engine's configuration may contain
+//! secrets. It is written before the engine's files, so that an interrupted install can be undone
+//! too.
 
 use serde::{Deserialize, Serialize};
 

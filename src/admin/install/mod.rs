@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `nri-runc nri install ENGINE` registers nri-runc with an engine, and `uninstall` undoes that
-//! byte for byte. Changes are planned on texts (`plan`, one file per engine, `edit`), then written
-//! (`engine_files`) with an undo record (`ledger`). No engine is restarted, and manual changes are
-//! never overwritten. Where an engine serves NRI itself, `own_nri` asks for a decision first.
+//! byte for byte, or value by value in a file that was edited since (`revert`). Changes are planned
+//! on texts (`plan`, one file per engine, `edit`), then written (`engine_files`) with an undo
+//! record (`ledger`). No engine is restarted, and manual changes are never overwritten. Where an
+//! engine serves NRI itself, `own_nri` asks for a decision first.
 
 mod containerd;
 mod containerd_files;

@@ -4,9 +4,10 @@
 //! stays, with its layout if removing lines is enough. This module does no I/O.
 //!
 //! A handler's entry is removed as a whole if it still names nri-runc's program, and a default that
-//! names the removed entry is removed too. Any other value that was edited stays. A distribution's
-//! template and a unit file are neither JSON nor TOML: in a template the addition is found by its
-//! comments, in a unit file the settings by their lines.
+//! names the removed entry is removed too. From a list that was extended only the handler's name is
+//! removed. Any other value that was edited stays. A distribution's template and a unit file are
+//! neither JSON nor TOML: in a template the addition is found by its comments, in a unit file the
+//! settings by their lines.
 
 use oci_document::{DocumentError, Object, SpecDocument};
 use serde_json::{Map, Value};

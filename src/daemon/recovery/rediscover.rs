@@ -5,7 +5,7 @@
 //! Containers made without nri-runc look the same, but their later verbs never reach the daemon. So, except for
 //! `node_scope.rs`, a container is recorded only if its engine names nri-runc as its runtime, or the operator assigns
 //! its state directory to nri-runc (`runtime_roots`). A starting daemon searches only if no daemon of this boot has
-//! stamped the run directory yet. No plugin is asked and no container changed.
+//! stamped the run directory yet, or `enabled.rs` asks. No plugin is asked and no container changed.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

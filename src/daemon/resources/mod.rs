@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates and evicts running containers as plugins request, through their cgroups or the runtime.
+//! Updates and evicts running containers as plugins request, through their cgroups or the runtime, and finds and
+//! corrects drift (`drift.rs`, `put_back.rs`).
 //!
 //! This module never sends a plugin an event, only results of its updates; and a failed update of another container
 //! never fails the event that contained it. It imports `shared`, `registry`, `runtime` and `watch`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers operators with one JSON document for each admin verb, or with a stream, in a form that scripts depend on.
-//! This module changes nothing itself; `recovery` and `reload` carry out changes.
+//! This module changes nothing itself: `recovery`, `reload` and `reexec` carry out changes, and `stop` is a signal to
+//! this process.
 //!
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
 //! while it is built, and never held in memory as a whole.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The place where `scripts/setup.sh` put the programs of some tests, and the reason why such a
-//! test is skipped without them; under CI a missing one is a failure.
+//! test is skipped without them; under CI that is a failure, except for programs that only a guest,
+//! `make engines` or a later Debian has.
 
 use std::path::{Path, PathBuf};
 

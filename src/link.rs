@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_notices_survive_the_wire() {
+    fn responses_and_notices_are_decoded_as_encoded() {
         let proceed = Proceed {
             document: Some(".x".into()),
             argv: Some(vec!["a".into()]),

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_handlers_and_namespace_first_processes_are_recognized() {
+    fn handled_signals_and_a_namespaces_first_process_are_found() {
         let status = b"Name:\tpause\nNSpid:\t70\t7\t1\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000014002\n";
         let (_temp, pause) = host_with(&[("status", status)]);
         let found = dispositions(&pause, 7).unwrap().unwrap();

@@ -506,7 +506,7 @@ fn the_page_of_exit_codes_is_the_table_in_the_code() {
 }
 
 #[test]
-fn the_map_names_every_folder() {
+fn architecture_md_names_every_folder_of_src() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(map.len() <= 10 << 10, "ARCHITECTURE.md is longer than 10 KiB");
     for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_versions_are_found() {
+    fn lines_of_other_versions_are_read_and_searched() {
         let text = "{\"action\":\"dreamt\",\"dreams\":[7],\"terminal\":null,\"to\":null}\n\
                     {\"kind\":\"dreamt\",\"labels\":null,\"exit_code\":null}\n{}\n[]\n\"text\"\n";
         let mut actions = Vec::new();

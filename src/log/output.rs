@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_arrive_again_after_the_reader_rebound_its_socket() {
+    fn waiting_lines_are_sent_once_the_reader_binds_again() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("syslog");
         let first = UnixDatagram::bind(&path).unwrap();

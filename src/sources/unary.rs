@@ -399,7 +399,7 @@ mod tests {
 
     /// This server's encoder uses Huffman codes for all texts; Go's uses them if they are shorter.
     #[test]
-    fn a_server_on_h2_is_understood() {
+    fn responses_of_a_server_built_with_h2_are_read() {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -385,7 +385,7 @@ async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
 }
 
 #[tokio::test]
-async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
+async fn after_three_time_outs_a_kept_plugin_refuses_at_once() {
     let odd = connected(RespondingPlugin::always(Response::Hang).declares(true, true)).await;
     for _round in 0..5 {
         assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);
@@ -394,7 +394,7 @@ async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn requests_queued_for_a_hanging_plugin_wait_together() {
+async fn requests_queued_for_a_hanging_plugin_share_three_time_outs() {
     let odd = connected(RespondingPlugin::always(Response::Hang).declares(false, true)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
     let plugins = [&odd, &next];

@@ -225,7 +225,7 @@ async fn readiness_follows_connection_and_overdue_requests() {
 }
 
 #[tokio::test]
-async fn an_ending_plugin_answers_first_and_does_not_reconnect() {
+async fn a_plugin_that_shuts_down_answers_and_does_not_reconnect() {
     let mut runtime = with_a_pod().await;
     let plugin = held("1");
     let running = Plugin::new("10-setter", Arc::clone(&plugin)).unwrap().socket(runtime.socket());

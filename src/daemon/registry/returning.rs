@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expected_plugin_that_does_not_return_is_late() {
+    async fn a_wait_ends_with_the_plugins_that_have_not_returned() {
         let returning = ReturningPlugins::default();
         returning.expect("10-a", Duration::ZERO);
         returning.expect_no_longer("20-b");

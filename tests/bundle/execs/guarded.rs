@@ -72,7 +72,7 @@ fn a_queued_exec_is_refused_too_when_the_plugin_disconnects() {
 }
 
 #[test]
-fn a_validator_keeps_its_time_if_a_plugin_hangs() {
+fn a_plugin_that_hangs_takes_no_time_from_a_validator() {
     let (silent, validator) = (hanging(), ExecPlugin::validating(None));
     let host = with(&silent);
     connect(&host, &validator, "90-v");

@@ -56,7 +56,7 @@ fn an_unproven_namespace_neither_gets_nor_avoids_an_injection() {
 }
 
 #[test]
-fn all_spellings_of_a_destination_are_equal() {
+fn injections_compare_mount_destinations_in_normal_form() {
     let lines = |when: &str| {
         format!(
             "[[inject]]\nname = \"i\"\nwhen = \"{when}\"\n\

@@ -117,7 +117,7 @@ fn a_new_file_that_fails_leaves_the_old_process() {
 }
 
 #[test]
-fn an_old_process_that_dies_without_a_successor_is_gone() {
+fn an_old_process_that_dies_after_a_failed_update_is_removed() {
     let host = host("");
     let pid = process(&host, "greeter", 0);
     install_script(&host, "exit 3");

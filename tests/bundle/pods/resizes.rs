@@ -79,7 +79,7 @@ fn wake_ups(host: &TestHost) -> u64 {
 }
 
 #[test]
-fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
+fn watching_many_pods_for_resizes_costs_no_wake_ups() {
     let host = host();
     let received = listener(&host);
     let parent = |n: usize| format!("/kubepods/burstable/pod{n}");

@@ -265,7 +265,7 @@ fn a_reused_name_means_the_running_container() {
 }
 
 #[test]
-fn a_retried_name_means_the_last_attempt() {
+fn a_name_of_several_attempts_means_the_last_one() {
     let host = started("");
     let _plugin = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     let names = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
@@ -377,7 +377,7 @@ fn changes_are_listed_with_times_in_plugin_order() {
 }
 
 #[test]
-fn index_decides_and_arrival_breaks_ties() {
+fn plugins_are_called_by_index_and_then_by_arrival() {
     let host = started("");
     let plugins = [("10", "zeta"), ("10", "alpha"), ("05", "late")];
     let _plugin = plugins.map(|(index, name)| host.plugin(index, name, sets(name, "1")));

@@ -49,7 +49,7 @@ fn a_plugin_receives_no_event_of_a_hidden_pod() {
 }
 
 #[test]
-fn a_new_plugin_receives_no_hidden_pods_and_no_ends_of_them() {
+fn a_new_plugin_receives_neither_hidden_pods_nor_their_ends() {
     let host = started(SECRET);
     for (namespace, id) in [("vault", "hidden"), ("dev", "open")] {
         let bundle = pod_container(&host, namespace, id);

@@ -220,7 +220,7 @@ fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
 }
 
 #[test]
-fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
+fn among_a_hundred_rules_the_matching_one_decides() {
     let mut lines = String::new();
     for number in 0..100 {
         lines.push_str(&format!(

@@ -227,7 +227,7 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
 
 /// Docker drops such a container without calling a runtime.
 #[test]
-fn a_container_that_docker_gave_up_can_be_forgotten() {
+fn a_container_that_docker_dropped_can_be_forgotten() {
     let Some(docker) = Docker::new() else { return };
     let seen = docker.host.plugin("10", "witness", Script::default());
     // The runtime is deleted: if only its name were wrong, the last valid runtime would stay in

@@ -300,7 +300,7 @@ fn rights_and_policies_apply_in_the_next_program() {
 }
 
 #[test]
-fn a_plugin_that_no_longer_fits_is_disconnected_at_a_reexec() {
+fn a_reexec_disconnects_a_plugin_that_may_no_longer_connect() {
     for (more, kept) in [
         ("[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
         ("[nri]\nallowed_uids = [65534]\n", "gone"),

@@ -161,7 +161,7 @@ fn an_unreadable_state_does_not_count_as_removed() {
 }
 
 #[test]
-fn disable_and_enable_with_nothing_between_them_change_nothing() {
+fn disable_followed_at_once_by_enable_changes_nothing() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");

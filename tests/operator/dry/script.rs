@@ -152,7 +152,7 @@ fn a_script_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn an_empty_script_and_one_valid_line_succeed() {
+fn an_empty_script_or_one_with_a_valid_line_succeeds() {
     let temp = prepared("");
     for script in [
         "",

@@ -142,7 +142,7 @@ fn the_next_plugin_sees_every_field_that_was_set() {
 }
 
 #[test]
-fn zero_and_empty_are_values() {
+fn zero_and_empty_values_are_merged_like_any_others() {
     let zeroes =
         [NriField::MemSwappiness, NriField::CPUQuota, NriField::PidsLimit, NriField::OomScoreAdj];
     let empties = [

@@ -89,7 +89,7 @@ fn unknown_fields_inside_maps_and_lists_are_reported_by_number() {
 }
 
 #[test]
-fn the_table_of_known_fields_is_the_schema() {
+fn the_table_of_known_fields_matches_the_schema() {
     let files = [api::file_descriptor(), api::extension::file_descriptor()];
     let messages = files.into_iter().flat_map(FileDescriptor::messages);
     let mut lines: Vec<_> = messages.flat_map(|message| lines(&message)).collect();

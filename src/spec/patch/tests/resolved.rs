@@ -88,7 +88,7 @@ fn mounted(namespaces: &str, options: &[&str], kind: &str) -> Value {
 }
 
 #[test]
-fn files_of_cdi_mounts_keep_their_owners_in_a_user_namespace() {
+fn cdi_mounts_are_id_mapped_in_a_user_namespace() {
     let own = r#"[{"type":"pid"},{"type":"user"}]"#;
     assert_eq!(mounted(own, &["bind", "ro"], ""), json!(["bind", "ro", "idmap"]));
     assert_eq!(mounted(own, &["ro", "rbind"], "bind"), json!(["ro", "rbind", "ridmap"]));

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_a_program_until_it_ends() {
+    fn kernel_threads_and_missing_processes_have_no_program() {
         let host = Host::default();
         assert!(has_program(&host, std::process::id()).unwrap());
         assert!(!has_program(&host, 2).unwrap_or(false) && !has_program(&host, 0).unwrap());

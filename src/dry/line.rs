@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_the_runtime_side_is_a_call() {
+    fn a_script_may_call_every_event_except_the_validation() {
         for event in ALL_EVENTS {
             let line = json!({"id": 1, "call": event.name(), "request": {"pod": {"id": "p"}}});
             let parsed = parse(&line.to_string());

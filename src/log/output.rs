@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_file_is_set_aside_at_its_limit() {
+    fn a_log_file_is_rotated_at_its_limit() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("daemon.log");
         crate::files::replace(&path, b"old\n").unwrap();

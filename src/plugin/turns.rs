@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disconnected_plugins_requests_hold_no_turn() {
+    async fn abandoned_requests_hold_no_turn() {
         let turns = Turns::new(2);
         let first = turns.acquire(Rank::Creation, None, None).await.unwrap();
         let second = turns.acquire(Rank::Creation, None, None).await.unwrap();

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_two_streams_become_a_response_and_an_error() {
+    fn frames_of_two_streams_are_assembled_into_two_results() {
         let says = frames(&[
             (SETTINGS, 0, 0, b""),
             (PING, 0, 0, b"12345678"),

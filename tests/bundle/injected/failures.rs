@@ -86,7 +86,7 @@ const DOCKERS_MAP: &str = r#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [
     {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"]}]}"#;
 
 #[test]
-fn a_profile_that_cannot_be_read_skips_or_refuses() {
+fn an_unusable_profile_skips_the_injection_or_refuses() {
     for (text, reason) in [
         (None, "it is missing"),
         (Some("{"), "the seccomp profile"),

@@ -398,7 +398,7 @@ fn status_names_the_command_that_shows_the_log() {
 }
 
 #[test]
-fn the_kill_switch_is_shown_and_logged() {
+fn nri_disable_is_shown_and_logged() {
     let host = started("");
     assert!(page(&host, &["status"]).contains("switched on:    yes"));
     let printed = page(&host, &["disable"]);
@@ -413,7 +413,7 @@ fn the_kill_switch_is_shown_and_logged() {
 }
 
 #[test]
-fn the_kill_switch_names_the_protection_that_it_bypasses() {
+fn nri_disable_names_the_protections_that_it_bypasses() {
     let host = TestHost::new(
         "[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"guard\"]\n",
@@ -431,7 +431,7 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
 }
 
 #[test]
-fn the_kill_switch_is_logged_even_without_a_daemon() {
+fn nri_disable_is_logged_even_without_a_daemon() {
     let host = TestHost::new("[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));

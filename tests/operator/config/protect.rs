@@ -29,7 +29,7 @@ fn place(host: &TestHost, header: &str, at: &str) -> String {
 }
 
 #[test]
-fn a_mistake_in_a_protecting_key_refuses_every_create() {
+fn a_mistake_in_a_protecting_key_refuses_creates() {
     for (lines, at, what) in MISTAKES {
         let host = started(&format!("{lines}\n"));
         let header = lines.lines().next().unwrap();

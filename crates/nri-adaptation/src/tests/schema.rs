@@ -57,7 +57,7 @@ fn row(name: &str, [numbers, lengths]: [u64; 2], inside: &[(u32, String, String)
 }
 
 #[test]
-fn a_known_number_in_another_form_is_an_unknown_field() {
+fn a_known_field_number_with_another_wire_type_is_unknown() {
     let mut response = answered(api::ContainerAdjustment::default());
     // `adjust` and `update` are messages; an unknown field after them is still found.
     for number in [1, 2, 40] {

@@ -251,7 +251,7 @@ fn the_first_failed_check_gives_the_reason() {
 }
 
 #[test]
-fn required_plugins_are_known_by_name_or_by_index_and_name() {
+fn required_plugins_are_matched_by_name_or_by_index_and_name() {
     let cases: [(&[&str], &str); 9] = [
         (&[], ""),
         (&["foo"], ""),

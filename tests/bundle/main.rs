@@ -235,7 +235,7 @@ fn a_verb_without_events_contacts_and_writes_nothing() {
 }
 
 #[test]
-fn while_disabled_every_verb_is_passed_through() {
+fn a_create_while_disabled_starts_no_daemon() {
     let host = TestHost::new("[nri]\ndisable = true\n");
     succeeds(&host.create("c1"));
     assert!(!host.path("run").exists());

@@ -158,7 +158,7 @@ fn a_forged_namespace_neither_hides_a_pod_nor_permits_changes() {
 }
 
 #[test]
-fn a_reload_hides_later_pods_and_another_shows_them_at_a_sync() {
+fn a_reload_hides_later_pods_and_the_next_one_shows_them() {
     let host = started("");
     let nosy = host.plugin("10", "nosy", Script::default());
     let create = |id: &str| {

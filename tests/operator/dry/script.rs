@@ -218,7 +218,7 @@ fn a_signal_ends_a_replay_that_is_still_launching() {
 }
 
 #[test]
-fn a_script_in_a_file_is_followed() {
+fn a_script_is_read_from_a_file() {
     let temp = prepared("");
     let file = temp.path().join("script");
     nri_runc::testing::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();

@@ -438,7 +438,7 @@ fn an_unreadable_record_stops_install_and_uninstall() {
 }
 
 #[test]
-fn the_output_is_one_document_on_request() {
+fn install_json_prints_one_document() {
     let place = Place::new();
     let printed: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
     assert_eq!((&printed["engine"], &printed["changed"]), (&"docker".into(), &true.into()));

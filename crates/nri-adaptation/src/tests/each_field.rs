@@ -132,7 +132,7 @@ fn one_plugin_owns_exactly_the_fields_that_it_sets() {
 }
 
 #[test]
-fn the_next_plugin_sees_every_field_that_was_set() {
+fn the_next_plugin_sees_the_fields_that_were_set() {
     for field in NriField::ALL.into_iter().filter(|field| *field != NriField::MemoryPolicy) {
         let mut creation = creation();
         let before = creation.container().clone();

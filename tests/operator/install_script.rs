@@ -126,7 +126,7 @@ fn a_second_installation_changes_nothing() {
 }
 
 #[test]
-fn the_default_configuration_is_one_that_can_be_read() {
+fn the_default_configuration_can_be_read() {
     let place = Place::new();
     place.install(&["--units"]);
     let file = place.root().join("etc/nri-runc/config.toml");

@@ -357,7 +357,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
 }
 
 #[tokio::test]
-async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
+async fn a_hanging_but_connected_plugin_is_skipped_until_it_responds() {
     // The plugin's first three responses come late, and all at once.
     let late = move |_: Event, name: &str| match name {
         "slow" => Response::WaitAndSet("KEY"),
@@ -385,7 +385,7 @@ async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
 }
 
 #[tokio::test]
-async fn after_three_time_outs_a_kept_plugin_refuses_at_once() {
+async fn a_protecting_plugin_refuses_at_once_after_three_time_outs() {
     let odd = connected(RespondingPlugin::always(Response::Hang).declares(true, true)).await;
     for _round in 0..5 {
         assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);

@@ -359,7 +359,7 @@ async fn a_descriptor_that_is_not_a_socket_is_refused() {
 }
 
 #[tokio::test]
-async fn a_given_stream_is_served_until_it_ends() {
+async fn serving_a_closed_stream_returns_an_error() {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let plugin = Plugin::new("10-setter", quick("1")).unwrap();
     drop(ours);

@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_long_refusal_fails_its_call_once_its_header_arrived() {
+    async fn a_long_refusal_cut_after_its_header_is_unreadable() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;

@@ -162,7 +162,7 @@ fn without_a_daemon_a_pod_may_tolerate_plugins_but_no_validator() {
 }
 
 #[test]
-fn without_a_daemon_an_odd_document_is_not_exempt() {
+fn without_a_daemon_an_unreadable_document_is_not_exempt() {
     let host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     for odd in ["", "{", "[]", "{\"annotations\": 7}"] {
         host.write("bundle/config.json", odd);

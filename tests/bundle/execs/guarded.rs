@@ -25,7 +25,7 @@ fn has_run(host: &TestHost) -> bool {
 }
 
 #[test]
-fn no_exec_passes_while_the_daemon_and_its_plugins_end() {
+fn no_exec_passes_while_the_daemon_shuts_down() {
     let validator = ExecPlugin::validating(Some("never")).hanging_otherwise();
     let host = with(&validator);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());

@@ -205,7 +205,7 @@ fn without_a_daemon_the_rules_of_the_files_decide() {
 }
 
 #[test]
-fn a_daemon_that_hangs_is_waited_for_a_second() {
+fn an_exec_waits_about_a_second_for_a_hanging_daemon() {
     let host = ruled(NO_TERMINALS);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGSTOP).unwrap();

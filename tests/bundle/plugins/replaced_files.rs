@@ -142,7 +142,7 @@ fn a_removed_file_ends_the_old_and_the_failing_process() {
 }
 
 #[test]
-fn a_replaced_launched_plugin_returns_after_its_replacement() {
+fn a_replaced_launched_plugin_returns_when_its_successor_leaves() {
     let host = host("[plugin.greeter]\ndisplace = \"any\"");
     let pid = process(&host, "greeter", 0);
     let other = works("other");

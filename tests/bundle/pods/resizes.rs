@@ -107,7 +107,7 @@ fn watching_many_pods_for_resizes_costs_no_wake_ups() {
 }
 
 #[test]
-fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
+fn a_shared_or_removed_cgroup_sends_no_resize_of_a_pod() {
     let host = host();
     let received = listener(&host);
     limit(&cgroup(&host, "/k8s.io"), "67108864");

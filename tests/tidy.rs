@@ -274,7 +274,7 @@ fn folders_of_the_daemon_form_a_tree() {
 }
 
 #[test]
-fn each_folder_of_the_daemon_states_its_limits() {
+fn each_folder_of_the_daemon_states_what_it_never_does() {
     for (folder, may) in DAEMON_IMPORTS {
         let place = root().join("src/daemon").join(folder);
         let file = if place.is_dir() { place.join("mod.rs") } else { place.with_extension("rs") };

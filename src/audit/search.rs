@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_one_unreadable_line() {
+    fn an_overlong_line_is_one_unreadable_line() {
         let long = format!("{}\n{{\"action\":\"applied\"}}\n", "x".repeat(3 * limits::AUDIT_LINE));
         let mut found = 0;
         let unreadable = search(long.as_bytes(), &AuditFilter::default(), |_, _| {

@@ -221,7 +221,7 @@ impl Policy {
 }
 
 #[tokio::test]
-async fn a_time_out_skips_or_refuses_and_drops_or_keeps_by_policy() {
+async fn a_time_out_has_the_consequences_that_the_policy_names() {
     let play = |(policy, event): (&'static Policy, Event)| async move {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Hang)).await;
         let cause = ask(event, &[&odd, &next]).await;

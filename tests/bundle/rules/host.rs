@@ -171,7 +171,7 @@ fn rules_of_the_target_pod_decide_on_updates_and_evictions() {
 }
 
 #[test]
-fn a_reply_passes_without_its_update_of_a_protected_container() {
+fn an_answers_update_of_a_protected_container_is_left_out() {
     let host = started(
         "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
     );

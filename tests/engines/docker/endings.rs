@@ -38,7 +38,7 @@ fn ends(docker: &Docker, seen: &std::sync::Mutex<Vec<String>>, name: &str, words
 }
 
 #[test]
-fn every_end_of_a_container_is_one_prompt_event() {
+fn each_end_of_a_container_sends_one_event_promptly() {
     let Some(docker) = Docker::new() else { return };
     let (script, deliveries) = listening(Script::default());
     let seen = docker.host.plugin("10", "witness", script);

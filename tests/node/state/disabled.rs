@@ -73,7 +73,7 @@ fn containers_created_while_disabled_are_known_at_enable() {
 }
 
 #[test]
-fn containers_started_while_disabled_run_at_enable() {
+fn a_start_while_disabled_is_reported_at_enable() {
     let (host, received) = with_running(&[], "");
     bundle(&host, "made");
     succeeds(&host.create_from("made", "made"));

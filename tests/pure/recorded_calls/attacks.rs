@@ -85,7 +85,7 @@ fn tolerations_come_only_from_the_pod_and_the_operator() {
 }
 
 #[test]
-fn the_operators_own_values_still_count() {
+fn the_operators_own_values_count_despite_forged_ones() {
     for name in [
         "attack-docker-image-labels",
         "attack-podman-manifest",

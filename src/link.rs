@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_frame_is_an_error() {
+    fn a_truncated_frame_is_an_error() {
         let frame = question().encode();
         assert!(WrapperRequest::decode(&frame[4..frame.len() - 1]).is_err());
         assert!(read_frame(&mut &frame[..10]).is_err());

@@ -192,7 +192,7 @@ fn each_recorded_call_gives_the_expected_files() {
 
 /// Every file in a folder is used: a misspelt file would test nothing.
 #[test]
-fn case_folders_contain_no_other_files() {
+fn case_folders_contain_only_known_files() {
     let known: BTreeSet<&str> =
         ["README.md", "call.json", "config.json", "host", "records.json", "expected"].into();
     for name in names() {

@@ -212,7 +212,7 @@ fn only_denied_fields_are_refused() {
 }
 
 #[test]
-fn one_plugin_can_set_all_forty_at_once() {
+fn one_plugin_can_set_all_forty_fields_at_once() {
     let mut creation = creation();
     for field in NriField::ALL {
         answer(&mut creation, "10-foo", setting(field)).unwrap();

@@ -195,7 +195,7 @@ fn an_invalid_list_of_cpus_is_refused() {
 }
 
 #[test]
-fn a_device_rule_is_named_by_its_text_and_odd_ones_refused() {
+fn a_device_rule_is_named_by_its_text_also_if_it_is_refused() {
     let rule = |kind: &str, major: i64, access: &str| {
         let major = json!({ "value": major });
         resources(

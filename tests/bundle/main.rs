@@ -248,7 +248,7 @@ fn a_create_while_disabled_starts_no_daemon() {
 }
 
 #[test]
-fn a_daemon_that_dies_in_a_request_is_bypassed_or_refuses() {
+fn after_the_daemon_dies_in_a_request_the_policy_decides() {
     let dies = "[debug]\nfault = \"daemon.verdict:kill\"\n";
     let host = TestHost::new(dies);
     succeeds(&host.create("c1"));

@@ -239,7 +239,7 @@ async fn a_time_out_has_the_consequences_that_the_policy_names() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
+async fn a_plugin_that_dies_in_a_call_is_skipped_or_refuses_by_policy() {
     for (policy, event) in cases() {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Leave)).await;
         let cause = ask(event, &[&odd, &next]).await;

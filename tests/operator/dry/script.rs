@@ -203,7 +203,7 @@ fn a_signal_ends_a_replay_like_the_end_of_the_script() {
 }
 
 #[test]
-fn a_signal_ends_a_replay_that_is_still_launching() {
+fn a_signal_ends_a_replay_that_is_still_starting_plugins() {
     let temp = prepared("plugin_registration_timeout = \"300s\"");
     let is_launched = temp.path().join("launched");
     let text = format!("#!/bin/sh\n: >{}\nexec sleep 300\n", is_launched.display());

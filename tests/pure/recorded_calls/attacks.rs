@@ -52,7 +52,7 @@ const SILENT: [&str; 3] =
     ["attack-ctr-named-moby", "attack-podman-infra-member", "attack-podman-infra-name"];
 
 #[test]
-fn a_forged_identity_yields_to_the_engines() {
+fn a_forged_identity_loses_to_that_of_the_engine() {
     let folders = names();
     let attacks = folders.iter().filter(|name| name.starts_with("attack-"));
     let known: Vec<&str> = ALL.iter().map(|truth| truth.0).collect();

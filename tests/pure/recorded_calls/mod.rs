@@ -205,7 +205,7 @@ fn case_folders_contain_only_known_files() {
 
 /// Each engine has a case, and each with separate sources has a case without them.
 #[test]
-fn every_engine_has_a_case_and_a_failure() {
+fn every_engine_has_a_case_and_one_without_its_sources() {
     let engines: BTreeSet<&str> = honest().iter().map(|name| play(name).engine.name()).collect();
     let all = [
         "containerd",

@@ -667,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_in_our_own_folder_leaves_nothing_else_there() {
+    fn a_replacement_in_our_own_folder_leaves_no_other_file() {
         let (temp, dir) = place();
         write(&temp.path().join(".a.new"), b"left by a kill, and longer");
         for bytes in [&b"one"[..], b"", b"three"] {

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_one_line_and_survives_the_next_start() {
+    fn a_panic_is_reported_once_after_the_next_start() {
         let temp = tempfile::tempdir().unwrap();
         let run_dir = temp.path();
         drop(open(run_dir).unwrap());

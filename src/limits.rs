@@ -440,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_keeps_its_beginning_and_its_end() {
+    fn an_overlong_list_keeps_its_beginning_and_its_end() {
         let mut list = Vec::new();
         (0..1000).for_each(|number| keep_ends(&mut list, number));
         let (first, last) = list.split_at(ENDS);

@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_notices_survive_the_wire() {
+    fn responses_and_notices_are_decoded_as_encoded() {
         let proceed = Proceed {
             document: Some(".x".into()),
             argv: Some(vec!["a".into()]),
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_frame_is_an_error() {
+    fn a_truncated_frame_is_an_error() {
         let frame = question().encode();
         assert!(WrapperRequest::decode(&frame[4..frame.len() - 1]).is_err());
         assert!(read_frame(&mut &frame[..10]).is_err());

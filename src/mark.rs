@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_of_a_mark_are_skipped_but_not_another_format() {
+    fn a_mark_may_have_unknown_fields_but_no_other_format() {
         let mut bytes = mark().encode().unwrap();
         put(&mut bytes, 200, b"more");
         assert_eq!(Mark::decode(&bytes), Some(mark()));

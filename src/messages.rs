@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_without_a_message_and_with_a_code_stay_as_they_are() {
+    fn lines_without_a_message_or_with_a_code_stay_unchanged() {
         let long = format!("it is missing (ENOENT){}", " ".repeat(limits::LINE_WITH_CODE));
         for line in ["", ": ", "10-a is synchronized with 1 pod", "no: it is odd [NR042]", &long] {
             assert_eq!(with_code(line), line);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_they_were_written() {
+    fn packed_lines_are_unpacked_unchanged() {
         let lines: Vec<String> =
             (0..64).map(|n| format!("{{\"event\": {n}, \"ü\": 1}}\n")).collect();
         let packed = PackedLines::of(&lines);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_repeated_a_limited_number_of_times() {
+    fn failed_look_ups_are_repeated_a_limited_number_of_times() {
         let mut left = 3;
         let found = insist(|| {
             left -= 1;

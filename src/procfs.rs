@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_a_program_until_it_ends() {
+    fn kernel_threads_and_missing_processes_have_no_program() {
         let host = Host::default();
         assert!(has_program(&host, std::process::id()).unwrap());
         assert!(!has_program(&host, 2).unwrap_or(false) && !has_program(&host, 0).unwrap());
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_handlers_and_namespace_first_processes_are_recognized() {
+    fn handled_signals_and_a_namespaces_first_process_are_found() {
         let status = b"Name:\tpause\nNSpid:\t70\t7\t1\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000014002\n";
         let (_temp, pause) = host_with(&[("status", status)]);
         let found = dispositions(&pause, 7).unwrap().unwrap();

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_without_events_has_a_cursor() {
+    fn a_readers_initial_cursor_misses_no_event() {
         let stream = Rc::new(EventStream::default());
         for since in [Since::Oldest, Since::Now] {
             let place = stream.reader(&since).cursor();

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_engines_are_short_and_names_are_whole() {
+    fn ids_of_engines_are_shortened_and_names_are_not() {
         assert_eq!(short_id(&"b1".repeat(32)), "b1b1b1b1b1b1b");
         assert_eq!(short_id("nginx-frontend-1"), "nginx-frontend-1");
     }

@@ -274,7 +274,7 @@ fn folders_of_the_daemon_form_a_tree() {
 }
 
 #[test]
-fn each_folder_of_the_daemon_states_its_limits() {
+fn each_folder_of_the_daemon_states_what_it_never_does() {
     for (folder, may) in DAEMON_IMPORTS {
         let place = root().join("src/daemon").join(folder);
         let file = if place.is_dir() { place.join("mod.rs") } else { place.with_extension("rs") };
@@ -506,7 +506,7 @@ fn the_page_of_exit_codes_is_the_table_in_the_code() {
 }
 
 #[test]
-fn the_map_names_every_folder() {
+fn architecture_md_names_every_folder_of_src() {
     let map = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     assert!(map.len() <= 10 << 10, "ARCHITECTURE.md is longer than 10 KiB");
     for entry in std::fs::read_dir(root().join("src")).unwrap().flatten() {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn meaningless_arguments_are_a_usage_error() {
+    fn invalid_option_values_are_a_usage_error() {
         for words in [["--since", "5m"], ["--since", "1"], ["--kind", "died"], ["-l", "=x"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_change_no_character() {
+    fn colours_do_not_change_the_text() {
         let pages = [
             "NAME   STATE  AGE\ngröße  ready  2s\n  ready  gone\nx\n\nready\n",
             "ok  a  b\nNO  c\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\nnote: n\r\n",

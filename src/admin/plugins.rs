@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn each_process_has_a_row_and_counts_are_not_changes() {
+    fn each_process_has_a_row_and_a_new_count_is_no_change() {
         let rows = |rows: &[PluginRow]| watched(rows);
         let one = row("a", PluginState::Synchronized, 1);
         let both = rows(&[one.clone(), row("a", PluginState::Synchronizing, 2)]);

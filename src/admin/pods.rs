@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn a_meaningless_filter_is_a_usage_error() {
+    fn an_invalid_filter_is_a_usage_error() {
         for words in [["-l", "=x"], ["-l", "a b"], ["--engine", "dokcer"], ["--state", "dead"]] {
             assert!(Line::try_parse_from(words).is_err(), "{words:?}");
         }
     }
 
     #[test]
-    fn an_older_daemons_missing_labels_do_not_count_as_none() {
+    fn a_label_filter_fails_if_an_older_daemon_sends_no_labels() {
         let line = Line::try_parse_from(["-l", "app"]).unwrap();
         let error = line.pods.select(rows(&json!([{"id": "a"}]))).unwrap_err().to_string();
         assert!(error.contains("older") && error.contains("reexec"), "{error}");

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_containers_is_left_alone() {
+    fn a_line_without_containers_stays_unchanged() {
         for line in [json!({"request": {"pod": {"id": "p"}}}), json!({"state": 5}), json!([])] {
             let mut same = line.clone();
             redact(&mut same);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_a_diff_and_those_for_a_restart_are_separate() {
+    fn reload_shows_a_diff_and_changes_for_a_restart_separately() {
         let document = json!({
             "applied": true, "restart_with": "nri-runc nri restart",
             "warnings": ["f:1:1: unknown key x"],

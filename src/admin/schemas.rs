@@ -140,7 +140,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn the_schemas_are_those_of_the_types() {
+fn the_checked_in_schemas_match_the_types() {
     let renews = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut files = BTreeSet::new();
     for output in outputs() {
@@ -180,7 +180,7 @@ fn each_command_with_json_has_a_schema() {
 }
 
 #[test]
-fn a_note_with_a_time_has_the_schema_of_its_serialization() {
+fn the_schema_of_a_dated_note_has_its_serialized_members() {
     use crate::answers::{CallTime, Dated};
     let note = json!(Dated(CallTime { at: 1, ..CallTime::default() }));
     let schema = SchemaSettings::draft2020_12().for_serialize().into_generator();

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tip_names_a_verb_or_flag_and_no_key_is_a_verb() {
+    fn each_tip_names_a_verb_or_flag_and_replaces_no_real_verb() {
         let command = super::super::command();
         let verbs: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
         for (other, here) in VERBS {

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_is_laid_out_as_by_kubectl() {
+    fn yaml_has_the_layout_of_kubectl() {
         let document = json!([
             {"id": "b1", "labels": {"app": "web"}, "containers": [{"id": "c1", "pid": 7}], "empty": []},
             {"id": "10-foo", "note": "a: b", "pid": null, "part": 0.0000001},

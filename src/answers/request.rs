@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_verb_is_refused_with_the_text_that_is_compared() {
+    fn an_unknown_verb_is_refused_by_its_name() {
         let later = r#"{"verb":"dream","id":7}"#;
         assert_eq!(R::parse(later).unwrap(), R::Unknown);
         let line = R::refuse_unknown(later).to_string();

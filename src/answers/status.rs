@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_missing_only_where_it_is_required() {
+    fn no_plugin_is_missing_while_disabled_or_passing_through() {
         let row = |(plugin, connected): (&str, bool)| RequiredPlugin {
             connected,
             plugin: plugin.to_owned(),

@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserved_verb_counts_only_as_the_first_word() {
+    fn nri_is_a_verb_only_as_the_first_word() {
         assert_eq!(call("x nri status").verb, Verb::Nri);
         for line in ["x --root /r nri", "x state nri", "x create -b nri nri", "x -- nri"] {
             assert_ne!(call(line).verb, Verb::Nri, "{line}");
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_set_to_false_is_off_and_the_last_one_counts() {
+    fn a_flag_set_to_false_is_off_and_its_last_value_counts() {
         assert!(!call("x delete --force=false c1").force);
         assert!(!call("x delete --force --force=0 c1").force);
         assert!(call("x delete --force=false -f c1").force);

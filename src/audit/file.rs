@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_file_restarts_and_an_overlong_line_is_written() {
+    fn a_full_single_file_is_replaced_and_not_rotated() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 5, 1);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn links_fifos_and_folders_in_its_place_are_refused() {
+    fn a_link_fifo_or_folder_in_place_of_the_log_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let at = |name: &str| temp.path().join(name);
         std::os::unix::fs::symlink(at("elsewhere"), at("link")).unwrap();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_leaves_whole_lines() {
+    fn a_full_disk_leaves_only_whole_lines() {
         // /dev/full is not a regular file, and a limit of this process would affect all other
         // tests.
         let temp = tempfile::tempdir().unwrap();

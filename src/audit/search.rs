@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_versions_are_found() {
+    fn lines_of_other_versions_are_read_and_searched() {
         let text = "{\"action\":\"dreamt\",\"dreams\":[7],\"terminal\":null,\"to\":null}\n\
                     {\"kind\":\"dreamt\",\"labels\":null,\"exit_code\":null}\n{}\n[]\n\"text\"\n";
         let mut actions = Vec::new();
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_one_unreadable_line() {
+    fn an_overlong_line_is_one_unreadable_line() {
         let long = format!("{}\n{{\"action\":\"applied\"}}\n", "x".repeat(3 * limits::AUDIT_LINE));
         let mut found = 0;
         let unreadable = search(long.as_bytes(), &AuditFilter::default(), |_, _| {

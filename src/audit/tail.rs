@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_were_removed_unread_are_a_gap() {
+    fn files_removed_unread_are_reported_as_a_gap() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("audit.log");
         let mut log = RotatedFile::new(&path, 10, 3);

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_uses_the_files_of_the_disks_scheduler() {
+    fn v1_block_io_weights_use_the_files_of_the_io_scheduler() {
         let class = json!({"weight": 300, "leafWeight": 20,
             "weightDevice": [{"major": 8, "minor": 0, "weight": 200}]});
         let cfq = fake_files(&[("blkio.weight", "500"), ("blkio.weight_device", "8:0 7")]);

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_current_weight_shows_which_formula_made_it() {
+    fn the_current_weight_reveals_the_runtimes_formula() {
         assert_eq!(weight(512, &[1024], Some(39)), 20);
         assert_eq!(weight(512, &[1024], Some(100)), 59);
         // A failed update tried 700 where 300 was in force: the old formula gives 12 for 300, and

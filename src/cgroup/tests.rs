@@ -291,7 +291,7 @@ fn files_get_the_wanted_values_and_old_ones_are_returned() {
 }
 
 #[test]
-fn a_different_value_does_not_count_as_another_spelling() {
+fn another_form_of_a_value_is_equal_and_another_value_is_not() {
     let tree = CgroupTree::v2();
     let wanted = map(json!({
         "memory": {"limit": 1_000_001}, "pids": {"limit": 9},
@@ -361,7 +361,7 @@ fn a_hybrid_host_counts_as_v1_and_scopes_are_detected() {
 }
 
 #[test]
-fn a_cgroup_with_another_container_is_not_exclusive() {
+fn a_cgroup_that_contains_another_is_recognized() {
     let (own, root) = (CgroupTree::v2(), CgroupTree::new(V2, "0::/\n"));
     assert!(root.cgroups().holds(&root.cgroups()));
     assert!(!own.cgroups().holds(&root.cgroups()));
@@ -379,7 +379,7 @@ fn removed_and_frozen_cgroups_are_reported() {
 }
 
 #[test]
-fn a_process_is_frozen_if_its_present_cgroup_is() {
+fn a_process_is_frozen_if_its_current_cgroup_is_frozen() {
     let states = [
         ("/sys/fs/cgroup/freezer", "freezer.state", "THAWED\n", "FROZEN\n", "6:freezer:"),
         (

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistyped_instance_key_never_selects_another_runtime() {
+    fn a_mistyped_instance_key_rejects_the_whole_file() {
         let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
         apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
         let text = &problems[0].text;

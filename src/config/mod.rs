@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_example_is_understood() {
+    fn a_typical_configuration_has_no_problem() {
         let (_temp, path) = file(
             "runtime = [\"/usr/bin/runc\"]\non_daemon_failure = \"fail\"\n[instance.nri-crun]\n\
              path = \"/usr/bin/crun\"\n[nri]\nplugin_request_timeout = \"1m30s\"\n\
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_a_protecting_key_is_kept_with_its_place() {
+    fn a_mistake_in_a_protecting_key_is_a_protection_error() {
         let (_temp, path) = file("exempt_namespaces = [\"ops\"]\n[plugin.a]\ndeny = \"Env\"\n");
         let config = load(Some(&path)).config;
         assert_eq!(config.exempt_namespaces, ["ops"], "what can be read holds");

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_files_need_no_parser() {
+    fn usual_files_are_read_without_the_toml_parser() {
         let text = "# ours\nruntime = [\"/usr/bin/runc\", 'crun',]  # first wins\nautostart = false\n\
                     \n[instance.nri-crun]\npath=\"/usr/bin/crun\"\n[nri]\n\twait_for = [ ]\n\
                     allowed_uids = [0, 1000]\nplugin_request_timeout = \"1m30s\"\n\
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_left_to_the_parser() {
+    fn unusual_or_invalid_files_are_left_to_the_toml_parser() {
         for text in [
             "autostart = false\nautostart = true\n",
             "[nri]\n[log]\n[nri]\n",

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_file_keeps_its_name_unless_displace_is_any() {
+    fn the_most_specific_section_decides_whether_displace_is_any() {
         let config = config(
             "[plugin.\"*\"]\ndisplace = \"any\"\n[plugin.a]\ndisplace = \"never\"\n\
              [plugin.10-a]\ndisplace = \"any\"\n",

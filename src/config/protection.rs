@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn protecting_plugins_protect_while_the_daemon_is_away() {
+    fn listed_protecting_plugins_count_without_the_daemon() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().to_owned(), ..Config::default() };
         assert_eq!(config.protections_without_daemon(), []);

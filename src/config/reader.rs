@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_spelling_of_an_instance_names_the_new_one() {
+    fn the_former_name_of_a_section_is_refused_with_the_new_name() {
         for (text, place) in [
             ("[runtime.nri-crun]\npath = \"/usr/bin/crun\"\n", "1:1"),
             ("runtime = [\"runc\"]\n  [runtime.nri-crun] # x\npath = \"/usr/bin/crun\"\n", "2:3"),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_in_place_of_a_list_of_rules_is_a_mistake() {
+    fn a_misspelt_rule_section_is_one_mistake_and_no_rule() {
         for text in [
             "[[rules]]\ndeny = [\"Env\"]\n",
             "[[Rule]]\nhide = true\n",

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_an_earlier_version_is_understood() {
+    fn a_snapshot_of_an_earlier_version_is_read() {
         let old = "runtime = [\"x\"]\nrun_dir = \"/elsewhere\"\n[runtime.nri-crun]\npath = \"/c\"\n\
                    \n#---- next file ----#\nautostart = false\n\n";
         let (temp, snapshot) = keep(old);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_daemon_there_is_no_snapshot() {
+    fn an_absent_snapshot_is_none_and_an_unreadable_one_an_error() {
         assert!(read(Path::new("/nowhere"), Box::default()).unwrap().is_none());
         let temp = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(SNAPSHOT, temp.path().join(SNAPSHOT)).unwrap();

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_policy_and_runtimes_apply_to_a_user() {
+    fn a_users_defaults_have_roots_policy_and_runtimes() {
         let mut node = Config { run_dir: PathBuf::from("/run/other"), ..Config::default() };
         node.runtime = vec!["/opt/runc".to_owned()];
         node.instances.insert("nri-crun".to_owned(), "/opt/crun".to_owned());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_runtimes_count_as_changed_unless_the_user_sets_them() {
+    fn changes_of_roots_runtimes_count_unless_the_user_sets_them() {
         let runtimes = |runtime: &str, crun: &str| {
             let mut node = Config { runtime: vec![runtime.to_owned()], ..Config::default() };
             node.instances.insert("nri \"crun".to_owned(), crun.to_owned());

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_unknown_resources_gets_all_of_them() {
+    fn the_update_of_a_pod_with_unknown_resources_has_all_values() {
         let mut now = limits(&V2);
         now.insert("memory.max".to_owned(), "134217728".to_owned());
         let update = resized(&api::PodSandbox::default(), &limits(&V2), &now).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resized_pods_values_do_not_include_its_overhead() {
+    fn a_resized_pods_values_exclude_its_overhead() {
         let mut pod = pod(2, 5);
         let overhead = pod.linux.mut_or_insert_default().pod_overhead.mut_or_insert_default();
         overhead.cpu.mut_or_insert_default().quota = Some(5000_i64.into()).into();

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn without_failures_there_is_no_line() {
+    fn without_failures_there_is_no_error() {
         assert_eq!(all_failures(Vec::new()), Ok(()));
     }
 }

@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn only_rules_on_unrecorded_allocations_cannot_be_compared() {
+    fn only_promises_on_unrecorded_allocations_cannot_be_judged() {
         let gpu = PromiseSection {
             name: "gpu".to_owned(),
             plugin: "gpu".to_owned(),

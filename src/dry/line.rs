@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_request_of_the_runtime_side_is_a_call() {
+    fn a_script_may_call_every_event_except_the_validation() {
         for event in ALL_EVENTS {
             let line = json!({"id": 1, "call": event.name(), "request": {"pod": {"id": "p"}}});
             let parsed = parse(&line.to_string());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_carry_a_reply_a_state_or_an_error() {
+    fn a_scripted_answer_is_a_reply_a_state_or_an_error() {
         for (line, wanted) in [
             (json!({"answer": 7, "reply": {"failed": [{"containerId": "c"}]}}), "Updates"),
             (json!({"answer": 7, "state": {"pods": [{"id": "p"}]}}), "State"),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_line_keeps_its_id() {
+    fn the_error_of_a_malformed_line_has_its_id() {
         for line in [
             json!({"id": "x", "call": "Nope"}),
             json!({"id": "x"}),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_containerd_shows_the_uid_in_its_log_directory() {
+    fn the_pod_uid_is_read_from_the_log_directory() {
         assert_eq!(uid_of_log_directory("/var/log/pods/shop_web-7_3f1c"), "3f1c");
         assert_eq!(uid_of_log_directory(""), "");
     }

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_storage_roots_are_searched_the_bundles_first() {
+    fn both_storage_roots_are_searched_starting_with_the_bundles() {
         let bundle = "/run/containers/storage/overlay-containers/c/userdata";
         let call = CallerInfo { id: "c", bundle, parent: &[], grandparent: &[], variables: &[] };
         let told = beside(&call, "ab", "config.json");

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "faults")]
-    fn a_fault_strikes_only_at_its_point() {
+    fn a_fault_has_an_effect_only_at_its_point() {
         let host = Host::new("", "daemon.document:fail");
         assert!(host.point(Point::DaemonRecord).is_ok());
         assert!(host.point(Point::DaemonDocument).is_err());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn line_kinds_are_forgotten_after_a_minute() {
+    fn counts_of_log_lines_are_dropped_after_a_minute() {
         let (lines, begun) = (LineLimit::default(), Instant::now());
         for number in 0..1000 {
             assert_eq!(lines.room(number, 1, begun), Room::Line);

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_file_is_set_aside_at_its_limit() {
+    fn a_log_file_is_rotated_at_its_limit() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("daemon.log");
         crate::files::replace(&path, b"old\n").unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_arrive_again_after_the_reader_rebound_its_socket() {
+    fn waiting_lines_are_sent_once_the_reader_binds_again() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("syslog");
         let first = UnixDatagram::bind(&path).unwrap();

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_with_equal_values_are_equal() {
+    fn equal_metrics_yield_equal_pages() {
         let metrics = Metrics::default();
         let rows: Vec<(&str, usize)> = vec![("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5)];
         let holdings = Holdings { containers: rows.clone(), problems: rows, ..Holdings::default() };

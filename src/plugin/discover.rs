@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_may_still_be_a_plugin() {
+    fn an_unreadable_file_with_a_plugins_name_counts_as_a_plugin() {
         let temp = tempfile::tempdir().unwrap();
         for name in ["10-a", "folder", "10-b c"] {
             std::os::unix::fs::symlink(name, temp.path().join(name)).unwrap();

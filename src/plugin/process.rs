@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_counted_and_logged_in_the_next_period() {
+    fn dropped_lines_are_counted_and_reported_in_the_next_period() {
         let mut budget = Budget::new();
         let now = Instant::now();
         let logged = (0..1000).filter(|_| budget.take(now).0).count();

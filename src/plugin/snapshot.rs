@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_node_is_one_part() {
+    fn a_snapshot_of_an_empty_node_is_one_part() {
         assert_eq!(parts(&EncodedSnapshot::default()), [api::SynchronizeRequest::new()]);
     }
 

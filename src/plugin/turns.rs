@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_short_delay_refuses_no_creation() {
+    async fn one_slow_request_does_not_raise_the_expected_duration() {
         let turns = Turns::new(1);
         taught(&turns, Duration::from_millis(10)).await;
         lock(&turns.0).learn(Duration::from_secs(20));
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disconnected_plugins_requests_hold_no_turn() {
+    async fn abandoned_requests_hold_no_turn() {
         let turns = Turns::new(2);
         let first = turns.acquire(Rank::Creation, None, None).await.unwrap();
         let second = turns.acquire(Rank::Creation, None, None).await.unwrap();

@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_makes_nri_runc_its_own_runtime() {
+    fn a_link_to_or_copy_of_nri_runc_is_refused_as_the_runtime() {
         let temp = tempfile::tempdir().unwrap();
         let own = std::env::current_exe().unwrap();
         symlink(&own, temp.path().join("link")).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_answer_yields_no_docker_facts() {
+    fn an_invalid_docker_response_yields_no_runtimes() {
         for answer in [
             &b""[..],
             b"HTTP/1.0 200 OK",

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_pods_of_one_name_both_allocations_count() {
+    fn allocations_of_pods_with_the_same_name_are_united() {
         let both = [response("dra.net"), response("dra.gpu")].concat();
         let listed = listed(known(&both, "{}", "{}"));
         assert_eq!(listed["app"].claims, ["dra.gpu".to_owned(), "dra.net".to_owned()].into());

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_two_streams_become_a_response_and_an_error() {
+    fn frames_of_two_streams_are_assembled_into_two_results() {
         let says = frames(&[
             (SETTINGS, 0, 0, b""),
             (PING, 0, 0, b"12345678"),
@@ -400,7 +400,7 @@ mod tests {
 
     /// This server's encoder uses Huffman codes for all texts; Go's uses them if they are shorter.
     #[test]
-    fn a_server_on_h2_is_understood() {
+    fn responses_of_a_server_built_with_h2_are_read() {
         let temp = tempfile::tempdir().unwrap();
         let socket = temp.path().join("s");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn members_are_named_like_plugins_changes() {
+    fn differing_members_are_named_as_in_plugins_changes() {
         let before = json!({
             "process": {"env": ["A=1", "B=2", "C=3"], "args": ["x"], "rlimits": [{"type": "RLIMIT_CORE", "hard": 1}]},
             "mounts": [{"destination": "/a", "source": "/x"}, {"destination": "/b"}],
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_is_only_rewritten_does_not_differ() {
+    fn defaults_and_order_are_not_differences() {
         let before = json!({
             "hooks": null, "root": {"path": "/", "readonly": false}, "mounts": [],
             "process": {"terminal": false, "user": {"username": ""}, "env": ["A=1", "B=2"]},

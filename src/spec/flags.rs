@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_as_runc_reads_them() {
+    fn sizes_are_read_as_runc_reads_them() {
         for (text, wanted) in [
             ("0", Some(0)),
             ("100", Some(100)),

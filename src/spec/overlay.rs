@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_period_includes_the_quota_but_not_vice_versa() {
+    fn a_new_period_includes_the_quota_but_not_vice_versa() {
         let overlay = json!({"cpu": {"quota": 3000, "period": 5000}});
         let quota = map(json!({"cpu": {"quota": 50000, "period": 100_000}}));
         assert_eq!(Value::Object(delta(&quota, &engine())), json!({"cpu": {"quota": 50000}}));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_that_now_follows_an_old_limit_is_not_a_request() {
+    fn swap_equal_to_an_unchanged_limit_is_not_a_request() {
         let known = map(json!({"memory": {"limit": 1000}}));
         let request = map(json!({"memory": {"limit": 1000, "swap": 1000}}));
         assert_eq!(delta(&request, &known), Block::new(), "CRI-O sends it with every update");

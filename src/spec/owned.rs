@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn undoing_restores_old_values_and_lifts_or_names_new_ones() {
+    fn rollback_restores_old_values_and_lifts_or_names_new_ones() {
         let before = map(json!({"cpu": {"shares": 5}, "pids": {"limit": 40}}));
         let part = map(json!({
             "cpu": {"shares": 9, "quota": 7, "cpus": "4000"}, "pids": {"limit": 50},
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn swap_belongs_to_the_limits_owner_only_while_it_follows() {
+    fn swap_belongs_to_the_limits_owner_only_if_equal_to_it() {
         let owners = owners(&["MemLimit"]);
         let follows = map(json!({"memory": {"limit": 7, "swap": 7}}));
         assert_eq!(part(&follows, &owners), follows);

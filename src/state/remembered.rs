@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_removed_containers_is_limited() {
+    fn the_size_of_removed_containers_records_is_limited() {
         let mut few = of(["a", "b", "c"].map(str::to_owned));
         let one = few.latest[0].1;
         few.make_room(one, (9, 4 * one));

@@ -235,7 +235,7 @@ fn a_verb_without_events_contacts_and_writes_nothing() {
 }
 
 #[test]
-fn while_disabled_every_verb_is_passed_through() {
+fn a_create_while_disabled_starts_no_daemon() {
     let host = TestHost::new("[nri]\ndisable = true\n");
     succeeds(&host.create("c1"));
     assert!(!host.path("run").exists());
@@ -248,7 +248,7 @@ fn while_disabled_every_verb_is_passed_through() {
 }
 
 #[test]
-fn a_daemon_that_dies_in_a_request_is_bypassed_or_refuses() {
+fn after_the_daemon_dies_in_a_request_the_policy_decides() {
     let dies = "[debug]\nfault = \"daemon.verdict:kill\"\n";
     let host = TestHost::new(dies);
     succeeds(&host.create("c1"));

@@ -113,7 +113,7 @@ fn a_sample_plugin_next_to_the_binary_is_installed() {
 }
 
 #[test]
-fn installing_twice_is_installing_once() {
+fn a_second_installation_changes_nothing() {
     let place = Place::new();
     let before = place.tree();
     place.install(&[]);
@@ -126,7 +126,7 @@ fn installing_twice_is_installing_once() {
 }
 
 #[test]
-fn the_default_configuration_is_one_that_can_be_read() {
+fn the_default_configuration_can_be_read() {
     let place = Place::new();
     place.install(&["--units"]);
     let file = place.root().join("etc/nri-runc/config.toml");
@@ -250,7 +250,7 @@ fn a_file_that_does_not_answer_as_nri_runc_changes_nothing() {
 }
 
 #[test]
-fn a_foreign_program_is_installed_unchecked_into_a_folder() {
+fn unchecked_installs_a_program_that_cannot_run_into_a_folder() {
     let place = Place::new();
     let foreign = place.stub("foreign", "exit 126");
     let words = ["--binary", &foreign, "--no-units", "--unchecked"];
@@ -436,7 +436,7 @@ fn an_engine_with_its_own_nri_needs_a_decision() {
 }
 
 #[test]
-fn two_engines_leave_no_folder_in_either_order() {
+fn uninstalling_two_engines_in_any_order_leaves_no_folder() {
     let place = Place::new();
     std::fs::create_dir_all(place.root().join("etc/containers")).unwrap();
     let before = place.tree();

@@ -221,7 +221,7 @@ impl Policy {
 }
 
 #[tokio::test]
-async fn a_time_out_skips_or_refuses_and_drops_or_keeps_by_policy() {
+async fn a_time_out_has_the_consequences_that_the_policy_names() {
     let play = |(policy, event): (&'static Policy, Event)| async move {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Hang)).await;
         let cause = ask(event, &[&odd, &next]).await;
@@ -239,7 +239,7 @@ async fn a_time_out_skips_or_refuses_and_drops_or_keeps_by_policy() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_dies_in_the_call_skips_or_refuses_by_policy() {
+async fn a_plugin_that_dies_in_a_call_is_skipped_or_refuses_by_policy() {
     for (policy, event) in cases() {
         let (odd, next) = pair(policy, RespondingPlugin::at(event, Response::Leave)).await;
         let cause = ask(event, &[&odd, &next]).await;
@@ -357,7 +357,7 @@ async fn a_refusal_is_an_answer_and_no_strike() {
 }
 
 #[tokio::test]
-async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
+async fn a_hanging_but_connected_plugin_is_skipped_until_it_responds() {
     // The plugin's first three responses come late, and all at once.
     let late = move |_: Event, name: &str| match name {
         "slow" => Response::WaitAndSet("KEY"),
@@ -385,7 +385,7 @@ async fn a_hanging_kept_plugin_is_skipped_until_it_responds() {
 }
 
 #[tokio::test]
-async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
+async fn a_protecting_plugin_refuses_at_once_after_three_time_outs() {
     let odd = connected(RespondingPlugin::always(Response::Hang).declares(true, true)).await;
     for _round in 0..5 {
         assert_eq!(create_at(&[&odd], "web").await.unwrap_err().failure.cause, Cause::Timeout);
@@ -394,7 +394,7 @@ async fn a_kept_plugin_that_hangs_and_must_answer_refuses_at_once() {
 }
 
 #[tokio::test]
-async fn requests_queued_for_a_hanging_plugin_wait_together() {
+async fn requests_queued_for_a_hanging_plugin_share_three_time_outs() {
     let odd = connected(RespondingPlugin::always(Response::Hang).declares(false, true)).await;
     let next = patient("20-next", RespondingPlugin::always(Response::Answer)).await;
     let plugins = [&odd, &next];

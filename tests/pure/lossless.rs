@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn unnamed_members_stay_byte_for_byte(
+    fn members_that_an_adjustment_does_not_name_keep_their_bytes(
         bytes in vec(any::<u8>(), 1..200),
         areas in vec(0_u8..11, 1..12),
     ) {

@@ -188,7 +188,7 @@ async fn a_plugin_that_disconnects_in_a_call_is_gone() {
 }
 
 #[tokio::test]
-async fn odd_identities_and_unknown_events_end_the_connection() {
+async fn invalid_identities_and_unknown_events_end_the_connection() {
     let (shaken, stub) = connect("1", "odd", Odd::default()).await;
     assert!(shaken.is_err() && stub.is_none());
     let (shaken, _stub) = connect("10", "odd", Odd { events: 1 << 20, ..Odd::default() }).await;

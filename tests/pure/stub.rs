@@ -257,7 +257,7 @@ fn context() -> ttrpc::context::Context {
 }
 
 #[tokio::test]
-async fn state_change_of_an_old_runtime_reaches_the_new_methods() {
+async fn statechange_of_an_old_runtime_calls_the_new_methods() {
     let (client, _server, _stub, requests) = with_an_old_runtime().await;
     let change = |number| api::StateChangeEvent {
         event: protobuf::EnumOrUnknown::from_i32(number),

@@ -258,7 +258,7 @@ fn passed_on(message: &MessageDescriptor, bytes: &[u8]) -> bool {
 /// rust-protobuf takes a cut between two fields for the end, also inside a nested message with
 /// another length; every other cut is an error.
 #[test]
-fn cut_bytes_are_mostly_an_error_and_never_a_panic() {
+fn truncated_bytes_are_mostly_an_error_and_never_a_panic() {
     let (mut refused, mut read) = (0, 0);
     for (_, message, bytes) in cases() {
         for at in 0..bytes.len() {

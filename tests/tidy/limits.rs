@@ -216,7 +216,7 @@ fn numbers_are_found_in_any_declaration_but_not_in_tests() {
 /// Each entry of the table has a sentence that names the limited quantity; an entry that directly follows
 /// another one shares its sentence.
 #[test]
-fn each_limits_comment_has_its_subject() {
+fn each_limit_has_or_shares_a_comment() {
     let text = std::fs::read_to_string(root().join("src/limits.rs")).unwrap();
     let (table, _) = text.split_once("pub(crate) fn ").unwrap();
     let lines: Vec<&str> = table.lines().collect();

@@ -96,7 +96,7 @@ fn a_run_without_skips_ends_with_that_line() {
 }
 
 #[test]
-fn tests_that_fail_still_fail_before_the_list() {
+fn a_failed_run_keeps_its_exit_code_and_lists_its_skips() {
     let fails = "printf 'a::one\\tno disk\\n' >>\"$NRI_RUNC_SKIPS\"; exit 7";
     assert_eq!(after(fails), ("skipped 1: no disk\n  a::one\n".to_owned(), Some(7)));
 }

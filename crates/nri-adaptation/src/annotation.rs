@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_a_container_overrides_the_pods_and_the_plain_key() {
+    fn container_keys_override_pod_keys_which_override_plain_keys() {
         let mut pod = api::PodSandbox::new();
         let mut expect = |add: Option<(&str, &str)>, c0: Option<&str>, c1: Option<&str>| {
             if let Some((key, value)) = add {

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn setting_twice_is_a_conflict_of_a_plugin_with_itself() {
+    fn a_plugin_that_sets_a_value_twice_conflicts_with_itself() {
         let mut owners = claimed(NriField::Mounts, Some("/d"));
         let conflict = owners.claim(C, NriField::Mounts, Some("/d"), "00-bar").unwrap_err();
         assert_eq!(conflict.to_string(), r#"plugin "00-bar" set Mounts /d twice in container c0"#);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn ownership_is_by_container_field_and_key() {
+    fn each_container_field_and_key_has_a_separate_owner() {
         let mut owners = claimed(NriField::Env, Some("A"));
         owners.claim(C, NriField::Env, Some("B"), "10-foo").unwrap();
         owners.claim(C, NriField::Annotations, Some("A"), "10-foo").unwrap();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_cleared_with_or_without_an_owner() {
+    fn the_last_plugin_that_cleared_a_field_may_claim_it() {
         let mut owners = Owners::default();
         owners.clear(C, NriField::Sysctl, Some("a"), "10-foo");
         owners.clear(C, NriField::Sysctl, Some("a"), "20-baz");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_owners_of_a_container_have_their_keys_in_brackets() {
+    fn the_flat_list_of_owners_has_keys_in_brackets() {
         let mut owners = claimed(NriField::Env, Some("PATH"));
         owners.claim(C, NriField::CPUShares, None, "10-foo").unwrap();
         owners.claim("c1", NriField::CPUQuota, None, "10-foo").unwrap();

@@ -359,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn release_then_claim_succeeds_for_the_same_plugin(
+    fn a_plugin_may_set_a_value_that_it_removed_before(
         container in container(),
         requested in plugins(),
         last in wanted().prop_filter("has a marker", |wanted| wanted.release().is_some()),

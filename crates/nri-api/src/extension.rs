@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_become_bits_and_unknown_ones_are_dropped() {
+    fn events_are_converted_to_bits_and_unknown_ones_dropped() {
         let events = [1, 4, 0, 99, -1].map(EnumOrUnknown::from_i32);
         let bits = event_bits(&events);
         let known: Vec<ExtensionEvent> = events_in(bits).collect();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_identities_are_refused() {
+    fn invalid_identities_are_refused() {
         let long = "a".repeat(PLUGIN_NAME + 1);
         assert!(PluginIdentity::checked("10", &long[1..], "").is_ok());
         for (index, name) in [

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn presence_and_large_numbers_survive() {
+    fn presence_and_large_numbers_survive_json() {
         let text = json!({"memory": {"limit": {"value": "9007199254740993"}, "swap": {}},
             "cpu": {"shares": {"value": 7}}, "pids": {"limit": -1}});
         let resources: api::LinuxResources = read(&text).unwrap();

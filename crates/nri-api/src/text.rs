@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_ends_like_a_cut_one_is_still_cut() {
+    fn a_long_text_that_ends_like_a_cut_one_is_cut_again() {
         let text = |number: &str| format!("{}… ({number} bytes)", "a".repeat(100));
         for number in ["", "7", &"9".repeat(1000), "-1", "x"] {
             let text = text(number);

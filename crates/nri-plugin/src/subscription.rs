@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_is_known_by_its_version_its_time_out_or_its_name() {
+    fn support_of_later_events_follows_name_version_and_time_out() {
         for (name, version, wanted) in [
             ("containerd", "v1.7.30", Some(false)),
             ("containerd", "2.1.6~ds1", Some(false)),

@@ -226,7 +226,7 @@ async fn readiness_follows_connection_and_overdue_requests() {
 }
 
 #[tokio::test]
-async fn an_ending_plugin_answers_first_and_does_not_reconnect() {
+async fn a_plugin_that_shuts_down_answers_and_does_not_reconnect() {
     let mut runtime = with_a_pod().await;
     let plugin = held("1");
     let running = Plugin::new("10-setter", Arc::clone(&plugin)).unwrap().socket(runtime.socket());
@@ -360,7 +360,7 @@ async fn a_descriptor_that_is_not_a_socket_is_refused() {
 }
 
 #[tokio::test]
-async fn a_given_stream_is_served_until_it_ends() {
+async fn serving_a_closed_stream_returns_an_error() {
     let (ours, theirs) = tokio::net::UnixStream::pair().unwrap();
     let plugin = Plugin::new("10-setter", quick("1")).unwrap();
     drop(ours);

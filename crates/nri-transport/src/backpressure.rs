@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn arriving_responses_are_never_counted_as_pending() {
+    fn received_responses_do_not_count_as_requests_in_progress() {
         let mut hand = InHand::new(IN_HAND);
         (0..1000).for_each(|_| hand.read(&header(RESPONSE, 0)));
         assert_eq!(next(&mut hand), Poll::Ready(TTRPC_HEADER));

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_minimal_messages_is_read_once() {
+    fn a_frame_full_of_minimal_messages_is_not_copied_repeatedly() {
         let (mut calls, mut answers) = waiting_for(&[1, 3]);
         let count = FRAME_LIMIT / TTRPC_HEADER - 2;
         for kind in [RESPONSE, REQUEST] {
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_written_as_the_protocols_own_types_write_it() {
+    fn a_requests_bytes_equal_those_of_the_generated_types() {
         let pod = api::PodSandbox { id: "p".repeat(5000), ..Default::default() };
         let request = api::RunPodSandboxRequest { pod: Some(pod).into(), ..Default::default() };
         let bytes = message(7, &request, Duration::from_millis(2), &[], &mut CallCopies::default())

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_copied_up_to_the_limit_with_its_whole_length() {
+    fn of_a_message_over_the_limit_only_the_length_is_kept() {
         let mut copies = CallCopies::up_to(3);
         copies.take_request(b"abc");
         copies.take_answer(b"abcd");

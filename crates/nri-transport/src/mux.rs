@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_short_message_is_one_frame_and_two_never_share_one() {
+    async fn each_short_message_is_sent_in_a_separate_frame() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_trunk, mut plugin, _runtime) = split(ours).unwrap();
         plugin.write_all(&[message(5), message(6)].concat()).await.unwrap();
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn many_tiny_frames_and_empty_ones_are_one_stream() {
+    async fn tiny_and_empty_frames_are_joined_into_one_stream() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_trunk, mut plugin, _runtime) = split(ours).unwrap();
         for byte in b"abc" {
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cut_long_refusal_fails_its_call_once_its_header_arrived() {
+    async fn a_long_refusal_cut_after_its_header_is_unreadable() {
         let mut begun = refusal(2 * TTRPC_LIMIT);
         begun.truncate(FRAME_HEADER + TTRPC_HEADER);
         let (answered, closed) = called(begun.clone()).await;

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_survive_as_text_and_other_text_is_refused() {
+    fn bytes_are_read_back_from_text_and_other_text_is_refused() {
         let blob = Blob((0..=255).collect());
         let text = serde_json::to_string(&blob).unwrap();
         assert_eq!(serde_json::from_str::<Blob>(&text).unwrap(), blob);

@@ -49,7 +49,7 @@ fn added_members_look_like_their_neighbours() {
 }
 
 #[test]
-fn absent_null_and_empty_places_are_filled() {
+fn absent_null_and_empty_sections_are_filled() {
     let fill = |root: &mut Object<'_>| {
         root.object("linux")?.object("resources")?.set("x", &json!(1))?;
         root.array("list")?.items().push(Item::new(&json!(2)));
@@ -115,7 +115,7 @@ fn a_duplicate_key_or_one_in_another_case_is_not_edited() {
 }
 
 #[test]
-fn odd_keys_elsewhere_do_not_matter() {
+fn ambiguous_keys_elsewhere_do_not_prevent_an_edit() {
     let text = r#"{"Hooks":{},"x":1,"x":2,"process":{"Args":[]}}"#;
     let result = edited(text, |root| root.object("process")?.set("cwd", &json!("/")));
     assert_eq!(result.unwrap(), r#"{"Hooks":{},"x":1,"x":2,"process":{"Args":[],"cwd":"/"}}"#);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_which_network_facts_are_missing() {
+    fn a_line_names_the_missing_network_facts() {
         assert_eq!(network(&pod("web")), "the node's network, no addresses");
         let unnamed = "a network namespace without a path, no addresses";
         assert_eq!(network(&in_namespace("", &[])), unnamed);

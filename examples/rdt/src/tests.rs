@@ -28,7 +28,7 @@ async fn create(
 }
 
 #[tokio::test]
-async fn permitted_requests_are_set() {
+async fn permitted_rdt_values_are_set() {
     let asked =
         [("closid", "gold"), ("schemata", "L3:0=f;1=f,MB:0=50"), ("enablemonitoring", "true")];
     let rdt = create(CONFIG, "default", &asked).await.unwrap().unwrap();
@@ -83,7 +83,7 @@ async fn an_invalid_configuration_ends_the_plugin() {
 }
 
 #[test]
-fn schemata_are_single_lines() {
+fn schemata_are_split_into_lines_and_invalid_ones_refused() {
     assert_eq!(lines("L3:0=f,MB:0=50").unwrap(), ["L3:0=f", "MB:0=50"]);
     for bad in ["L3:0=f\nMB:0=1", "L3", ":0=f", "L3:", "L3: 0=f", "L3:0=\u{e9}"] {
         assert!(lines(bad).is_err(), "{bad:?}");

@@ -71,7 +71,7 @@ fn nginx() -> api::Container {
 }
 
 #[tokio::test]
-async fn an_old_plugin_sees_create_and_delete_of_pod_and_container() {
+async fn old_plugins_receive_create_and_delete_of_pod_and_container() {
     let (mut runtime, folder) = with(&["first", "second"], LONG_MS).await.unwrap();
     runtime.run_pod(web()).await.unwrap();
     runtime.create(nginx()).await.unwrap();
@@ -97,7 +97,7 @@ async fn an_old_plugin_sees_create_and_delete_of_pod_and_container() {
 }
 
 #[tokio::test]
-async fn a_plugin_has_only_the_variable_path_and_may_ignore_its_input() {
+async fn a_plugins_only_variable_is_path_and_it_may_ignore_its_input() {
     let (mut runtime, folder) = with(&["environment", "deaf"], LONG_MS).await.unwrap();
     let mut web = web();
     web.annotations.insert("long".to_owned(), "x".repeat(300_000));
@@ -155,7 +155,7 @@ async fn a_plugin_that_hangs_or_floods_is_killed_and_reported() {
 }
 
 #[tokio::test]
-async fn without_a_list_nothing_runs_and_an_invalid_one_refuses() {
+async fn without_a_list_no_plugin_runs_and_an_invalid_one_refuses() {
     let folder = tempfile::tempdir().unwrap();
     let mut runtime = started(folder.path(), LONG_MS).await.unwrap();
     runtime.run_pod(web()).await.unwrap();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_k0s_file_without_its_first_line_is_the_operators() {
+    fn a_k0s_file_without_the_managed_line_belongs_to_the_operator() {
         assert!(is_rendered(K0S_MAIN, "# k0s_managed=true\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "# k0s_managed=false\nversion = 2\n"));
         assert!(!is_rendered(K0S_MAIN, "version = 2\n# k0s_managed=true\n"));

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_ours_that_were_edited_or_doubled_are_not_touched() {
+    fn a_change_with_edited_or_repeated_lines_is_not_reverted() {
         let (before, after) = ("a\nb\n", "a\nours\nmore\nb\n");
         assert_eq!(reverse(before, after, "a\nours\nmine\nb\n"), None);
         assert_eq!(reverse(before, after, "ours\nmore\nours\nmore\n"), None);

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_template_with_our_addition_yields_the_template_alone() {
+    fn the_template_is_recovered_only_from_a_text_with_our_addition() {
         let text = format!("{BASE}\n{BEGIN}[x]\n{END}");
         assert_eq!(template_alone(&text).as_deref(), Some(BASE));
         assert_eq!(template_alone("version = 3\n[x]\n"), None);

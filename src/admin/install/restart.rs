@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_process_the_units_show_which_service_it_is() {
+    fn without_a_process_an_installed_unit_names_the_service() {
         let rke2 = Distribution::Rke2.main();
         assert_eq!(of(rke2, &[]), "systemctl restart rke2-server");
         let both = ["rke2-server", "rke2-agent"]
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_with_separate_files_are_restarted_as_usual() {
+    fn engines_outside_of_distributions_are_restarted_by_unit() {
         let (_temp, root) = place(&[]);
         let of = |engine, removes| command(engine, None, removes, &root);
         assert_eq!(of(Engine::Containerd, false), "systemctl restart containerd");

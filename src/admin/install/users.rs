@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_other_versions_still_count_as_users() {
+    fn records_of_other_versions_still_count_as_containers() {
         let temp = tempfile::tempdir().unwrap();
         let records = [
             ("a", r#"{"key": {"id": "a"}, "engine": "e", "later": {"b": [1]}}"#),

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_outside_of_kubernetes_has_no_events() {
+    fn a_line_with_foreign_or_invalid_members_yields_no_event() {
         type Member = fn(&mut LoggedLine) -> &mut String;
         let set: [(Member, &[&str]); 5] = [
             (|line| &mut line.subject.engine, &["podman", "docker"]),

@@ -132,7 +132,7 @@ fn each_mistake_names_its_place_and_drops_its_section() {
 }
 
 #[test]
-fn harmless_values_may_be_selected_by_author_labels() {
+fn labels_of_a_pod_may_select_harmless_injections() {
     for lines in [
         "labels = [\"a=b\"]\nenv = { A = \"1\" }\nannotations = { \"corp/x\" = \"1\" }\n",
         "images = [\"x\"]\nnamespaces = [\"dev-*\"]\noom_score_adj = 1\n",

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_service_may_return_but_a_session_does_not() {
+    fn only_a_system_services_plugin_is_expected_to_return() {
         assert!(is_service("/system.slice/balloons.service"));
         assert!(!is_service("/user.slice/user-0.slice/user@0.service"));
         assert!(!is_service("/user.slice/user-0.slice/session-1.scope"));

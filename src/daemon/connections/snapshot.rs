@@ -105,7 +105,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
-    fn a_long_snapshot_gives_way_to_running_runtimes_for_a_time() {
+    fn encoding_a_snapshot_waits_for_runtimes_up_to_a_limit() {
         let temp = tempfile::tempdir().unwrap();
         let store = Store::open(&temp.path().join("state"), "boot").unwrap().0;
         let config = Config { run_dir: temp.path().join("run"), ..Config::default() };

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exited_or_unnamed_writer_is_unknown() {
+    fn only_a_writer_identified_by_program_counts_as_kubelet() {
         let host = Host::default();
         assert_eq!(identify(&host, None, &[]), LimitWriter::Unknown);
         let own = || Writer {

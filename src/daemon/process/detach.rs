@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_raised_if_permitted_or_must_already_suffice() {
+    fn a_limit_is_raised_or_must_already_suffice() {
         assert_eq!(lifted((10, 40), true), (vec![1000], true));
         assert_eq!(lifted((10, 40), false), (vec![1000], false));
         assert_eq!(lifted((10, 400), false), (vec![1000, 400], true));

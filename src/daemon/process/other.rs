@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn another_daemons_protecting_plugins_are_merged_or_assumed() {
+    fn protecting_plugins_of_another_daemon_are_merged_or_assumed() {
         let temp = tempfile::tempdir().unwrap();
         let config = Config { run_dir: temp.path().join("ours"), ..Config::default() };
         let run_dir = temp.path().join("theirs");

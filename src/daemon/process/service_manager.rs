@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_state_does_not_follow_a_newer_one() {
+    fn a_new_state_replaces_an_unsent_one_and_a_heartbeat_does_not() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("notify");
         let listener = UnixDatagram::bind(&path).unwrap();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_gone_at_two_checks_is_removed_with_its_pod() {
+    fn containers_missing_at_two_checks_are_removed_with_their_pod() {
         run(async {
             let place = Place::new();
             let daemon = place.daemon(&["a", "b"], None);

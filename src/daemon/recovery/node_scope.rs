@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_of_an_earlier_folder_does_not_end_a_later_one() {
+    fn a_check_of_a_replaced_folder_does_not_end_the_new_one() {
         let mut arrivals = Arrivals::default();
         let name = OsStr::new("c1");
         arrivals.came(name.to_owned());

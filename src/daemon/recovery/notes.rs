@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_note_are_read_in_both_forms() {
+    fn bytes_of_a_note_are_read_from_text_and_from_a_list() {
         let bytes: Vec<u8> = (0..=255).collect();
         let written = [serde_json::json!(Blob(bytes.clone())), serde_json::json!(bytes)];
         for written in written {

@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_matches_a_part_of_one_path_element() {
+    fn a_star_matches_within_one_path_element() {
         let temp = tempfile::tempdir().unwrap();
         for folder in ["runtime-a/moby", "runtime-b/moby", "other/moby"] {
             std::fs::create_dir_all(temp.path().join(folder)).unwrap();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn containerd_notes_the_program_in_the_bundle() {
+    fn the_bundle_shows_which_program_containerd_called() {
         let temp = tempfile::tempdir().unwrap();
         let host = Host::default();
         let bundle = temp.path().join("io.containerd.runtime.v2.task/k8s.io/c");
@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_spelled_as_on_conmons_command_line() {
+    fn the_runtime_root_is_spelled_as_in_conmons_arguments() {
         let temp = tempfile::tempdir().unwrap();
         let root = temp.path().join("root");
         std::fs::create_dir(&root).unwrap();

@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a process that ends at once")]
-    fn an_exited_peer_matches_only_a_missing_restriction() {
+    fn an_exited_peer_is_admitted_only_without_a_restriction() {
         let lost = PluginPeer { pid: 0, uid: 0, process: None, facts: facts() };
         assert_eq!(lost.fits_any(&[]), Ok(()));
         let why = lost.fits_any(&[program("/opt/nri/plugins/*")]).unwrap_err();

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_required_name_that_files_have_is_met_only_by_those_files() {
+    fn a_required_pre_installed_name_is_met_only_by_its_files() {
         let (_temp, known) = known(&["10-policy", "20-policy"]);
         assert!(known.owns("10-policy") && !known.owns("11-policy") && !known.owns("10-other"));
         for (name, id, is_meant) in [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_plugin_folder_frees_no_name() {
+    fn while_the_plugin_folder_is_unreadable_names_stay_reserved() {
         let never = PreInstalled::default();
         assert!(never.owns("10-a") && never.is_meant("a", "10-a"), "nothing is known yet");
         let (temp, known) = known(&["10-a"]);

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_expected_plugin_that_does_not_return_is_late() {
+    async fn a_wait_returns_the_plugins_that_are_still_absent() {
         let returning = ReturningPlugins::default();
         returning.expect("10-a", Duration::ZERO);
         returning.expect_no_longer("20-b");

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_displaced_pod_is_known_until_it_or_no_plugin_is_connected() {
+    fn displaced_pods_are_remembered_until_each_is_forgotten() {
         let (takeovers, now) = (Takeovers::default(), Instant::now());
         takeovers.note("10-a", Some("old".to_owned()), now);
         takeovers.note("10-a", Some("older".to_owned()), now);

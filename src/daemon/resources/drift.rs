@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_fields_and_disabled_plugins_are_not_reapplied() {
+    fn fields_are_not_reapplied_if_not_listed_or_while_disabled() {
         for place in Place::each() {
             place.cpus("0-3\n");
             for config in [

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_runc_ignores_are_written_beside_systemd() {
+    fn values_that_runc_ignores_in_a_scope_are_written_directly() {
         let part = block(json!({
             "memory": {"limit": 1, "swappiness": 7},
             "hugepageLimits": [{"pageSize": "2MB", "limit": 0}],

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_and_unnamed_cgroups_are_recognized_by_name() {
+    fn systemd_scopes_are_matched_by_engine_prefix_and_id() {
         let slice = "kubepods-podo.slice:cri-containerd:own";
         let path = "0::/kubepods.slice/kubepods-podo.slice/cri-containerd-own.scope";
         assert_eq!(found(path, &[("own", slice)], &[path]), Some(0));

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_log_is_not_written_and_the_root_is_absolute() {
+    fn the_engines_log_flags_are_dropped_and_the_root_is_absolute() {
         let mut record =
             record(&["--root", "../x", "--log=/l", "--log-format", "json", "--systemd-cgroup"]);
         record.key.root = "/run/x".to_owned();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_from_the_engines_environment_is_named() {
+    fn the_root_flag_is_added_if_the_default_root_differs() {
         let mut record = record(&["--debug"]);
         for (runtime, root, named) in [
             ("/bin/runc", "/run/runc", ""),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unknown_runtime_gets_only_the_engines_runtime_dir() {
+    async fn of_the_engines_variables_only_xdg_runtime_dir_is_passed() {
         let mut record = record(&[]);
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         record.call.variables = vec![variable("XDG_RUNTIME_DIR", "/x"), variable("NAMESPACE", "n")];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_pidfd_other_work_continues() {
+    async fn waiting_without_a_pidfd_does_not_block_other_tasks() {
         let ticks = std::cell::Cell::new(0);
         let tick = async {
             loop {

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn conmons_second_exit_file_is_beside_the_root_file_system() {
+    fn conmons_second_exit_file_is_in_the_storage_of_the_root_path() {
         let of = |bundle, root| {
             let document = serde_json::json!({"root": {"path": root}}).to_string();
             second_file(bundle, document.as_bytes())
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn exit_codes_are_not_awaited_from_an_engine_that_writes_none() {
+    async fn a_monitor_that_writes_no_exit_file_is_checked_only_once() {
         let temp = tempfile::tempdir().unwrap();
         let codes = ExitCodes::default();
         let here = record("/run/one", &temp.path().display().to_string());

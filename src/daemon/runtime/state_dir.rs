@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_another_type_do_not_hide_the_others() {
+    fn members_of_a_wrong_type_do_not_hide_the_others() {
         let odd = json!({"init_process_pid": 7, "pid": "x", "bundle": 3,
             "config": {"labels": 1, "cgroups": {"Systemd": "yes"}}});
         let odd = understood("state.json", &odd);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_of_an_earlier_boot_is_recognized_by_its_time() {
+    fn a_state_from_before_the_boot_is_recognized_by_its_time() {
         let host = Host::default();
         let booted = booted(&host).unwrap();
         let state = |written| RuntimeState::from_file("status", StateFile::default(), written);

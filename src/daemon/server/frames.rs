@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_arrive_while_there_is_a_reader() {
+    fn a_waiting_wrapper_receives_heartbeats() {
         run(async {
             let (mut ours, mut theirs) = UnixStream::pair().unwrap();
             let mut beat = [0; 5];

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn request_answer_and_refusal_are_read_from_their_bytes() {
+    fn recorded_requests_answers_and_refusals_are_decoded() {
         let container = api::Container { id: "c1".to_owned(), ..Default::default() };
         let request =
             api::CreateContainerRequest { container: Some(container).into(), ..Default::default() };

@@ -104,7 +104,7 @@ mod tests {
     use crate::files::open_dir;
 
     #[tokio::test]
-    async fn one_bundle_by_several_paths_has_one_turn() {
+    async fn creations_in_one_bundle_take_turns_under_any_path() {
         let temp = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
         let link = other.path().join("link");

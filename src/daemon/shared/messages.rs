@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_message_and_its_bytes_are_equal() {
+    fn the_pods_message_and_its_encoded_bytes_agree() {
         let json = serde_json::json!({
             "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
             "engine": "plain", "state": "ready", "sandbox": null, "message": ""

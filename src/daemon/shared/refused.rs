@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_has_few_lines_and_one_with_the_count_of_the_rest() {
+    fn a_flood_of_refusals_is_ten_lines_and_a_count_of_the_rest() {
         let (lines, begun) = (ConnectionLines::default(), Instant::now());
         let kind = ConnectionLine::Origin;
         let rooms = (0..100_000).map(|_| lines.room(kind, "10-a was refused", begun));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_begin_after_the_third_failure_and_have_a_bound() {
+    fn pauses_begin_at_the_fourth_failure_and_have_a_bound() {
         let pauses = [1, 3, 4, 5, 10, 11, 60, u32::MAX].map(|count| pause_after(count).as_millis());
         assert_eq!(pauses, [0, 0, 100, 200, 6400, 10_000, 10_000, 10_000]);
     }

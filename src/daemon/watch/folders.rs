@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_folder_is_not_a_lack_of_watches() {
+    fn watching_a_missing_folder_is_not_an_error() {
         let temp = tempfile::tempdir().unwrap();
         crate::files::replace(&temp.path().join("file"), b"").unwrap();
         local(async {

@@ -113,7 +113,7 @@ mod tests {
     use crate::host::Host;
 
     #[test]
-    fn our_own_process_runs_and_has_a_start_time() {
+    fn the_tests_own_process_is_alive_and_has_a_start_time() {
         let host = Host::default();
         let start = start_time(&host, std::process::id()).unwrap();
         let own = open_same(&host, std::process::id(), start).unwrap().unwrap();

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vanished_container_that_started_counts_as_started() {
+    fn a_container_that_vanished_after_its_start_has_started() {
         let (place, mut start_watch) = Place::new();
         assert!(!start_watch.check_started(false).unwrap());
         std::fs::create_dir(place.folder()).unwrap();

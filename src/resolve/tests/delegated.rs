@@ -60,7 +60,7 @@ fn a_field_of_a_controller_that_a_user_lacks_is_refused() {
 }
 
 #[test]
-fn without_a_cgroup_of_the_user_the_runtime_decides() {
+fn on_cgroup_v1_no_field_of_a_user_is_refused() {
     let v1 = HostTree::new(&[("/sys/fs/cgroup/memory/mine/tasks", "")]);
     checked(&v1, "/mine/c1", &["cpu.shares"]).unwrap();
 }

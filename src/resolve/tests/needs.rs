@@ -222,7 +222,7 @@ fn memory_that_runc_ignores_needs_the_daemon_to_write_it() {
 }
 
 #[test]
-fn edits_by_cdi_and_classes_need_runtime_support_too() {
+fn changes_by_cdi_and_classes_need_runtime_support_too() {
     let brought = |resolved: &Resolved, runtime: &Features| {
         check_runtime(&asks(&json!({})), resolved, runtime, ResourceWriter::Runtime)
     };

@@ -91,7 +91,7 @@ fn fields_missing_in_cgroup_v2_are_refused_by_name() {
 }
 
 #[test]
-fn values_equal_to_the_default_pass_on_both_versions() {
+fn default_values_are_accepted_on_both_cgroup_versions() {
     for tree in [HostTree::new(&V1), HostTree::new(&V2)] {
         for resources in [
             json!({"memory": {"kernel": -1, "kernelTcp": 0, "useHierarchy": true}}),

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_duplicate_variables_counts() {
+    fn the_last_of_duplicate_variables_applies() {
         let values = [value("process.env[A]", json!("2"), json!("a"))];
         becomes(r#"{"env":["A=1","B=","A=2"]}"#, &values, r#"{"env":["A=a","B="]}"#);
         let asked = r#"{"env":["A=2","A=1"]}"#;

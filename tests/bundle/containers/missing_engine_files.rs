@@ -22,7 +22,7 @@ fn finding(host: &TestHost) -> Option<Value> {
 }
 
 #[test]
-fn a_fact_missing_from_the_engine_is_a_warning_everywhere() {
+fn a_missing_engine_fact_is_in_status_check_and_the_log() {
     let mut host = TestHost::default();
     // A host without a Docker daemon.
     let host_root = host.path("host").display().to_string();

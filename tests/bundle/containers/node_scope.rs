@@ -74,7 +74,7 @@ fn plain_containers_from_before_the_daemon_have_exit_events() {
 }
 
 #[test]
-fn connected_plugins_get_no_create_of_plain_containers() {
+fn plugins_receive_no_createcontainer_of_plain_containers() {
     let mut host = shared_root("node");
     host.start_daemon();
     let received = host.plugin("10", "env", Script::default());

@@ -206,7 +206,7 @@ fn records_from_before_a_host_restart_are_ignored() {
 }
 
 #[test]
-fn a_container_deleted_while_the_daemon_was_away_is_gone() {
+fn a_container_deleted_while_the_daemon_was_away_is_removed() {
     let mut host = started("");
     succeeds(&host.create("c1"));
     succeeds(&host.verb(&["start", "c1"]));
@@ -280,7 +280,7 @@ fn a_run_that_stops_before_start_leaves_a_created_container() {
 }
 
 #[test]
-fn a_detached_run_of_an_unknown_runtime_is_running() {
+fn a_detached_run_by_an_unknown_runtime_is_shown_as_running() {
     let (host, received) = of_unknown_runtime();
     let bundle = host.path("bundle").display().to_string();
     succeeds(&host.verb(&["run", "--detach", "--bundle", &bundle, "yes"]));

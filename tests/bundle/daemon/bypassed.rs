@@ -108,7 +108,7 @@ fn a_plugin_may_refuse_the_start_of_an_adopted_container() {
 }
 
 #[test]
-fn a_start_without_the_daemon_is_noticed_on_a_known_container() {
+fn the_next_daemon_notices_the_start_of_a_known_container() {
     let mut host = TestHost::default();
     host.start_daemon();
     succeeds(&host.create("c1"));

@@ -55,7 +55,7 @@ fn refused_until_the_next(host: &TestHost, output: &Output, why: &str) {
 }
 
 #[test]
-fn inherited_hard_limits_are_raised_or_refuse_the_daemon() {
+fn low_hard_limits_are_raised_or_the_daemon_does_not_start() {
     for (flag, name) in [
         ("--nofile=40:40", "RLIMIT_NOFILE is 40, but the daemon needs 1024 or more"),
         ("--as=600000000:600000000", "RLIMIT_AS is 600000000"),
@@ -119,7 +119,7 @@ fn the_daemon_does_not_inherit_an_io_priority() {
 }
 
 #[test]
-fn no_new_privs_of_the_first_caller_refuses_the_daemon() {
+fn a_caller_with_no_new_privs_starts_no_daemon() {
     let host = TestHost::new("on_daemon_failure = \"fail\"");
     let output = create_after(&host, "exec setpriv --no-new-privs");
     refused_until_the_next(&host, &output, "no_new_privs");

@@ -107,7 +107,7 @@ fn unregistered_and_disconnected_plugins_are_shown() {
 }
 
 #[test]
-fn a_flood_of_connections_leaves_no_trace() {
+fn a_flood_of_connections_leaves_no_open_descriptor() {
     let host = started("[nri]\nplugin_registration_timeout = \"300ms\"\n");
     // The daemon waits on a second descriptor of the same file, which it closes and reopens: a
     // single check may find one too few.
@@ -154,7 +154,7 @@ fn a_wrapper_continues_after_three_seconds_of_daemon_silence() {
 }
 
 #[test]
-fn a_silent_daemon_refuses_by_policy_but_never_a_delete() {
+fn a_silent_daemon_fails_creates_by_policy_but_never_a_delete() {
     let fail = "on_daemon_failure = \"fail\"\n[debug]\nfault = \"daemon.asked:stall\"\n";
     let host = started(fail);
     refused(&host, &host.create("c1"), &["cannot create c1", "the daemon stopped responding"]);
@@ -349,7 +349,7 @@ fn garbage_on_the_daemon_socket_is_harmless() {
 }
 
 #[test]
-fn an_odd_request_is_refused_or_passed_and_the_daemon_lives() {
+fn an_invalid_request_does_not_end_the_daemon() {
     let host = started("");
     for words in [
         &[][..],

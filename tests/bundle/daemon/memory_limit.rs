@@ -76,7 +76,7 @@ fn killed(settings: &str) -> Option<(TestHost, std::process::Output)> {
 }
 
 #[test]
-fn a_daemon_killed_for_memory_refuses_if_a_plugin_is_required() {
+fn a_protected_create_fails_if_the_daemon_is_killed_for_memory() {
     let protected = "[plugin.policy]\nrequired = true\n";
     let Some((mut host, output)) = killed(protected) else { return };
     assert!(host.read("bundle/config.json") == large(), "the document was changed");

@@ -268,7 +268,7 @@ fn a_user_runs_containers_unless_roots_runtime_is_unknown() {
 }
 
 #[test]
-fn a_users_daemon_survives_the_removal_of_its_file() {
+fn a_users_daemon_survives_the_loss_of_its_configuration() {
     let Some(host) = UserHost::new("") else { return };
     let received = host.plugin(sets("OWN", "1"));
     std::fs::remove_file(host.node.path(USERS_FILE)).unwrap();

@@ -62,7 +62,7 @@ fn a_socket_of_the_service_manager_outlives_the_daemon() {
 }
 
 #[test]
-fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
+fn no_plugin_is_started_or_awaited_while_an_engine_listens() {
     let mut host =
         TestHost::new("[nri]\nwait_for = [\"10-absent\"]\nplugin_registration_timeout = \"80s\"\n");
     std::fs::create_dir(host.path("plugins")).unwrap();
@@ -83,7 +83,7 @@ fn no_plugin_is_started_or_awaited_with_an_engines_socket() {
 }
 
 #[test]
-fn required_plugins_are_not_enforced_with_an_engines_socket() {
+fn required_plugins_are_not_enforced_while_an_engine_listens() {
     let mut host = TestHost::new(
         "[plugin.policy]\nrequired = true\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"other\"]\n",

@@ -62,14 +62,14 @@ fn a_start_of_an_adjusted_container_needs_no_daemon() {
 }
 
 #[test]
-fn a_silent_daemon_refuses_creates_if_a_plugin_is_required() {
+fn creates_fail_with_a_silent_daemon_if_a_plugin_is_required() {
     let host = started(&format!("{REQUIRED}[debug]\nfault = \"daemon.asked:stall\"\n"));
     let wanted = ["cannot create c1", "the daemon stopped responding", "plugin policy is required"];
     refused(&host, &host.create("c1"), &wanted);
 }
 
 #[test]
-fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
+fn a_protected_create_fails_if_its_daemon_dies_at_any_step() {
     for point in ["daemon.asked", "daemon.plugins", "daemon.written", "daemon.verdict"] {
         let host = TestHost::default();
         let fault = format!("{point}:kill:0");
@@ -92,7 +92,7 @@ fn a_daemon_that_dies_at_any_step_of_a_create_refuses_it() {
 }
 
 #[test]
-fn a_daemon_killed_during_a_plugin_request_refuses_the_create() {
+fn a_create_fails_if_its_daemon_is_killed_during_a_request() {
     for verb in ["create", "run"] {
         let mut host = started(&format!("[nri]\nplugin_request_timeout = \"60s\"\n{REQUIRED}"));
         let slow = RespondingPlugin::at(Event::CreateContainer, Response::Sleep(20_000));
@@ -162,7 +162,7 @@ fn without_a_daemon_a_pod_may_tolerate_plugins_but_no_validator() {
 }
 
 #[test]
-fn without_a_daemon_an_odd_document_is_not_exempt() {
+fn without_a_daemon_an_unreadable_document_is_not_exempt() {
     let host = TestHost::new(&format!("autostart = false\n{REQUIRED}"));
     for odd in ["", "{", "[]", "{\"annotations\": 7}"] {
         host.write("bundle/config.json", odd);

@@ -44,7 +44,7 @@ fn an_exec_line_has_user_program_terminal_and_result() {
 }
 
 #[test]
-fn an_exec_without_process_file_has_the_bundles_user_and_a_code() {
+fn an_exec_line_without_process_file_has_user_and_exit_code() {
     let host = host(EXEC, "");
     succeeds(&host.create("c1"));
     host.write("fake/exec-code", "3");

@@ -25,7 +25,7 @@ fn has_run(host: &TestHost) -> bool {
 }
 
 #[test]
-fn no_exec_passes_while_the_daemon_and_its_plugins_end() {
+fn no_exec_passes_while_the_daemon_shuts_down() {
     let validator = ExecPlugin::validating(Some("never")).hanging_otherwise();
     let host = with(&validator);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
@@ -72,7 +72,7 @@ fn a_queued_exec_is_refused_too_when_the_plugin_disconnects() {
 }
 
 #[test]
-fn a_validator_keeps_its_time_if_a_plugin_hangs() {
+fn a_plugin_that_hangs_takes_no_time_from_a_validator() {
     let (silent, validator) = (hanging(), ExecPlugin::validating(None));
     let host = with(&silent);
     connect(&host, &validator, "90-v");

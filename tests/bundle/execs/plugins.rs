@@ -139,7 +139,7 @@ fn an_exec_without_process_file_gets_flags_and_arguments() {
 }
 
 #[test]
-fn a_change_without_a_flag_is_refused_without_process_file() {
+fn without_a_process_file_a_change_without_a_flag_is_refused() {
     for (adjust, field) in [
         (limit("RLIMIT_NOFILE", 88, 99), "Rlimits[RLIMIT_NOFILE]"),
         (variable("-PATH", ""), "Env[PATH]"),

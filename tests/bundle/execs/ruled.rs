@@ -140,7 +140,7 @@ fn a_refused_process_is_in_the_audit_log_status_and_explain() {
 }
 
 #[test]
-fn a_rule_is_chosen_by_the_pod_and_tested_by_policy_test() {
+fn an_exec_rule_applies_to_its_pods_and_policy_test_shows_it() {
     let rules = "[[exec_rule]]\nname = \"podman\"\nengines = [\"podman\"]\n\
                  [[exec_rule]]\nname = \"plain\"\nengines = [\"plain\"]\nterminal = true\n";
     let host = ruled(rules);
@@ -205,7 +205,7 @@ fn without_a_daemon_the_rules_of_the_files_decide() {
 }
 
 #[test]
-fn a_daemon_that_hangs_is_waited_for_a_second() {
+fn an_exec_waits_about_a_second_for_a_hanging_daemon() {
     let host = ruled(NO_TERMINALS);
     let daemon = nix::unistd::Pid::from_raw(host.daemon_pid());
     kill(daemon, Signal::SIGSTOP).unwrap();
@@ -240,7 +240,7 @@ fn a_disabled_node_refuses_no_process() {
 }
 
 #[test]
-fn a_rule_with_a_mistake_refuses_where_no_valid_one_is_in_force() {
+fn an_invalid_exec_rule_refuses_unless_a_valid_one_is_in_force() {
     let mut host = started("");
     succeeds(&host.create("c1"));
     host.configure(&host.path("fake/runc"), "[[exec_rule]]\nterminl = true\n");

@@ -314,7 +314,7 @@ fn plugins_receive_the_messages_of_the_engines_own_nri() {
 
 /// A pod's author can shadow CRI-O's list of labels; then no separate annotation confirms them.
 #[test]
-fn ignored_labels_of_crio_are_few_log_lines_and_record_entries() {
+fn ignored_crio_labels_cause_few_log_lines_and_record_entries() {
     let mut play = Play::new("crio-1.37-pod");
     let at = play.capture.calls.iter().position(|call| call.config.is_some()).unwrap();
     let call = play.capture.calls.swap_remove(at);

@@ -56,7 +56,7 @@ fn an_unproven_namespace_neither_gets_nor_avoids_an_injection() {
 }
 
 #[test]
-fn all_spellings_of_a_destination_are_equal() {
+fn injections_compare_mount_destinations_in_normal_form() {
     let lines = |when: &str| {
         format!(
             "[[inject]]\nname = \"i\"\nwhen = \"{when}\"\n\
@@ -86,7 +86,7 @@ const DOCKERS_MAP: &str = r#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [
     {"architecture": "SCMP_ARCH_X86_64", "subArchitectures": ["SCMP_ARCH_X86"]}]}"#;
 
 #[test]
-fn a_profile_that_cannot_be_read_skips_or_refuses() {
+fn an_unusable_profile_skips_the_injection_or_refuses() {
     for (text, reason) in [
         (None, "it is missing"),
         (Some("{"), "the seccomp profile"),

@@ -110,7 +110,7 @@ fn sleeper() -> RespondingPlugin {
 }
 
 #[test]
-fn sixty_four_containers_pass_ten_plugins_some_slow_or_dying() {
+fn sixty_four_containers_run_despite_slow_and_dying_plugins() {
     let mut settings = format!("{BUSY}{LONG}");
     for index in 10..20 {
         settings.push_str(&format!("[plugin.p{index}]\nstrikes = 0\n"));

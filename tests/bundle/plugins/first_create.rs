@@ -70,7 +70,7 @@ fn creates_do_not_wait_for_an_exited_plugin() {
 }
 
 #[test]
-fn a_plugin_that_lives_is_waited_for_until_its_process_ends() {
+fn creates_wait_for_a_stopped_plugin_until_its_process_ends() {
     if is_service() {
         return;
     }

@@ -130,7 +130,7 @@ fn is_watched(pid: i32, folder: &Path) -> bool {
 }
 
 #[test]
-fn a_missing_plugin_folder_is_awaited_from_its_parent() {
+fn a_missing_plugin_folder_is_noticed_when_it_appears() {
     let mut host = TestHost::default();
     configure(&host, "saw");
     let text = host.read("config.toml").replace("/plugins\"", "/a/b/plugins\"");

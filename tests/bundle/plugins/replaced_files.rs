@@ -117,7 +117,7 @@ fn a_new_file_that_fails_leaves_the_old_process() {
 }
 
 #[test]
-fn an_old_process_that_dies_without_a_successor_is_gone() {
+fn an_old_process_that_dies_after_a_failed_update_is_removed() {
     let host = host("");
     let pid = process(&host, "greeter", 0);
     install_script(&host, "exit 3");
@@ -142,7 +142,7 @@ fn a_removed_file_ends_the_old_and_the_failing_process() {
 }
 
 #[test]
-fn a_replaced_launched_plugin_returns_after_its_replacement() {
+fn a_replaced_launched_plugin_returns_when_its_successor_leaves() {
     let host = host("[plugin.greeter]\ndisplace = \"any\"");
     let pid = process(&host, "greeter", 0);
     let other = works("other");

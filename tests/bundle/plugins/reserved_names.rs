@@ -120,7 +120,7 @@ fn a_file_that_cannot_be_started_keeps_its_name() {
 }
 
 #[test]
-fn another_index_does_not_stand_in_for_a_pre_installed_plugin() {
+fn another_index_does_not_replace_a_pre_installed_plugin() {
     let validated = "[nri]\nplugin_registration_timeout = \"2s\"\n\
                      [nri.default_validator]\nenable = true\nrequired_plugins = [\"policy\"]\n";
     for more in [REQUIRED, validated] {
@@ -191,7 +191,7 @@ fn a_new_plugin_file_takes_over_a_contested_identity() {
 }
 
 #[test]
-fn a_reload_disconnects_a_plugin_that_no_longer_fits() {
+fn a_reload_disconnects_a_plugin_that_may_no_longer_connect() {
     for (more, why) in [
         ("from = [\"exe:/nowhere\"]\n", "(plugin.policy.from)"),
         ("[nri]\nallowed_uids = [1]\n", "user 0 may not connect a plugin (nri.allowed_uids)"),
@@ -214,7 +214,7 @@ fn a_reload_disconnects_a_plugin_that_no_longer_fits() {
 }
 
 #[test]
-fn a_reload_leaves_every_plugin_that_still_fits() {
+fn a_reload_keeps_every_plugin_that_may_still_connect() {
     let host = host("", |_| {});
     let _outside = Started::plugin(&host, "10-policy");
     takes_part(&host, "10-policy", false);

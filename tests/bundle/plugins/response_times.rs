@@ -62,7 +62,7 @@ fn synchronize_has_its_own_time_limit_and_shows_its_progress() {
 }
 
 #[test]
-fn a_plugin_over_its_limit_of_synchronize_is_disconnected() {
+fn a_plugin_that_exceeds_its_sync_timeout_is_disconnected() {
     let host = started("[plugin.late]\nsync_timeout = \"3s\"\n");
     connect(&host, "10-late", Arc::new(Thorough::default()));
     host.logs(&["10-late could not be synchronized", "it did not answer in time"], 1);

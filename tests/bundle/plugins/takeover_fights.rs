@@ -48,7 +48,7 @@ fn limit(host: &TestHost, id: &str) -> Value {
 }
 
 #[test]
-fn two_reconnecting_processes_end_with_one_and_no_gap() {
+fn of_two_reconnecting_processes_one_stays_without_a_gap() {
     let (host, begun) = (started(""), Instant::now());
     let one = process(&host, 101, None, &["--reconnect"]);
     takes_part(&host, &one);

@@ -178,7 +178,7 @@ fn removals_without_a_daemon_are_reported_oldest_first() {
 }
 
 #[test]
-fn a_container_that_its_engine_removed_is_removed_at_its_delete() {
+fn a_container_without_engine_files_is_removed_at_its_delete() {
     let host = started("");
     let received = host.plugin("10", "listener", Script::default());
     run(&host, "p1", "p1");

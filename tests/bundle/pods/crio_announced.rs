@@ -270,7 +270,7 @@ fn a_pod_older_than_the_daemon_is_announced_with_its_container() {
 }
 
 #[test]
-fn the_folder_of_all_pods_may_be_recreated() {
+fn pods_are_announced_after_the_engines_folder_is_recreated() {
     let mut host = host();
     host.start_daemon();
     let observer = listener(&host);
@@ -458,7 +458,7 @@ fn a_pod_of_another_handler_is_not_announced() {
 /// An engine that was killed cleans up at its start, and calls no runtime for the pods that it
 /// gives up.
 #[test]
-fn pods_that_a_crashed_engine_gave_up_end_once() {
+fn pods_that_a_killed_engine_drops_end_exactly_once() {
     let mut host = host();
     let root = host.path("host").display().to_string();
     let debug = format!("[debug]\nhost_root = \"{root}\"\nlook_every = \"100ms\"");

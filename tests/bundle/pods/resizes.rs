@@ -79,7 +79,7 @@ fn wake_ups(host: &TestHost) -> u64 {
 }
 
 #[test]
-fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
+fn watching_many_pods_for_resizes_costs_no_wake_ups() {
     let host = host();
     let received = listener(&host);
     let parent = |n: usize| format!("/kubepods/burstable/pod{n}");
@@ -107,7 +107,7 @@ fn awaiting_resizes_of_many_pods_costs_no_wake_ups() {
 }
 
 #[test]
-fn a_shared_or_removed_cgroup_is_not_a_pods_resize() {
+fn a_shared_or_removed_cgroup_sends_no_resize_of_a_pod() {
     let host = host();
     let received = listener(&host);
     limit(&cgroup(&host, "/k8s.io"), "67108864");

@@ -33,7 +33,7 @@ fn a_pod_has_the_configured_namespace_or_the_engines_name() {
 }
 
 #[test]
-fn an_nri_runc_key_names_a_namespace_but_no_exempt_one() {
+fn an_nri_runc_key_may_name_any_but_an_exempt_namespace() {
     let host = started("");
     for (asked, wanted) in [("shop", "shop"), ("kube-system", "plain")] {
         let annotated = BUNDLE.replacen(

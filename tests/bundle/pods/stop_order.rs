@@ -69,7 +69,7 @@ fn looking(host: &TestHost) -> (Script, Arc<Mutex<Vec<bool>>>) {
 }
 
 #[test]
-fn a_kill_in_every_spelling_follows_the_stop_of_its_pod() {
+fn every_spelling_of_kill_follows_stoppodsandbox() {
     for words in [
         &["kill", "pause", "9"][..],
         &["kill", "pause", "KILL"],

@@ -68,7 +68,7 @@ fn promise_refusals_without_a_daemon_are_reported_later() {
 }
 
 #[test]
-fn a_promise_survives_the_daemon_and_the_plugin() {
+fn a_promise_applies_after_restarts_of_daemon_and_plugin() {
     let mut host = started(&promise(DEVICES));
     let received = host.plugin("10", "gpu", Script::default());
     let bundle = gpu(&host);

@@ -220,7 +220,7 @@ fn unlisted_claims_are_read_from_kubelets_records() {
 }
 
 #[test]
-fn a_kubelet_record_of_an_unknown_format_counts_for_its_pods() {
+fn a_kubelet_record_of_unknown_format_refuses_only_its_pods() {
     let host = host(CLAIMS);
     let _kubelet =
         Kubelet::answering(socket(&host), [pod("p1", "", ""), pod("p2", "", "")].concat());

@@ -267,7 +267,7 @@ fn a_failing_disk_fails_no_container_and_is_reported_once() {
 }
 
 #[test]
-fn set_aside_files_are_searched_too_and_their_number_is_bounded() {
+fn rotated_files_are_searched_too_and_their_number_is_limited() {
     let host = host("max_size = \"256Ki\"\nmax_files = 3\n");
     let mut script = Script::default();
     script.adjust.annotations =

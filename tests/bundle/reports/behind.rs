@@ -83,7 +83,7 @@ fn a_later_wrapper_that_changes_nothing_is_not_mentioned() {
 }
 
 #[test]
-fn a_document_that_is_later_broken_or_removed_is_no_change() {
+fn a_document_broken_or_removed_later_is_not_a_change() {
     for script in ["echo '{' >\"$f\"", "rm \"$f\"", "rm \"$f\"; mkdir \"$f\""] {
         // The fake runtime does not read the document again.
         let host = behind(&format!("cp \"$f\" \"$f.kept\"; {script}"));

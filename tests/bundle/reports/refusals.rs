@@ -97,7 +97,7 @@ fn a_container_refused_before_any_plugin_is_explained() {
 }
 
 #[test]
-fn a_refused_pod_shows_under_its_id_and_its_name() {
+fn a_refused_pod_is_found_by_its_id_and_by_its_name() {
     let host = started("");
     let strict = RespondingPlugin::at(Event::RunPodSandbox, Response::Refuse("no room"));
     let _strict = connected(&host, "10-strict", strict);

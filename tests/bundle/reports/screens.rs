@@ -265,7 +265,7 @@ fn a_reused_name_means_the_running_container() {
 }
 
 #[test]
-fn a_retried_name_means_the_last_attempt() {
+fn a_name_of_several_attempts_means_the_last_one() {
     let host = started("");
     let _plugin = host.plugin("90", "guard", Script { refuses: Some("no"), ..Script::default() });
     let names = json!({"nri-runc.dev/pod-namespace": "shop", "nri-runc.dev/pod-name": "web",
@@ -377,7 +377,7 @@ fn changes_are_listed_with_times_in_plugin_order() {
 }
 
 #[test]
-fn index_decides_and_arrival_breaks_ties() {
+fn plugins_are_called_by_index_and_then_by_arrival() {
     let host = started("");
     let plugins = [("10", "zeta"), ("10", "alpha"), ("05", "late")];
     let _plugin = plugins.map(|(index, name)| host.plugin(index, name, sets(name, "1")));
@@ -398,7 +398,7 @@ fn status_names_the_command_that_shows_the_log() {
 }
 
 #[test]
-fn the_kill_switch_is_shown_and_logged() {
+fn nri_disable_is_shown_and_logged() {
     let host = started("");
     assert!(page(&host, &["status"]).contains("switched on:    yes"));
     let printed = page(&host, &["disable"]);
@@ -413,7 +413,7 @@ fn the_kill_switch_is_shown_and_logged() {
 }
 
 #[test]
-fn the_kill_switch_names_the_protection_that_it_bypasses() {
+fn nri_disable_names_the_protections_that_it_bypasses() {
     let host = TestHost::new(
         "[plugin.policy]\nrequired = true\n[plugin.other]\non_failure = \"refuse\"\n\
          [nri.default_validator]\nenable = true\nrequired_plugins = [\"guard\"]\n",
@@ -431,7 +431,7 @@ fn the_kill_switch_names_the_protection_that_it_bypasses() {
 }
 
 #[test]
-fn the_kill_switch_is_logged_even_without_a_daemon() {
+fn nri_disable_is_logged_even_without_a_daemon() {
     let host = TestHost::new("[log]\ntarget = \"file\"");
     succeeds(&host.call(&["nri", "disable"]));
     succeeds(&host.call(&["nri", "enable"]));

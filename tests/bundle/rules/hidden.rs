@@ -49,7 +49,7 @@ fn a_plugin_receives_no_event_of_a_hidden_pod() {
 }
 
 #[test]
-fn a_new_plugin_receives_no_hidden_pods_and_no_ends_of_them() {
+fn a_new_plugin_receives_neither_hidden_pods_nor_their_ends() {
     let host = started(SECRET);
     for (namespace, id) in [("vault", "hidden"), ("dev", "open")] {
         let bundle = pod_container(&host, namespace, id);
@@ -158,7 +158,7 @@ fn a_forged_namespace_neither_hides_a_pod_nor_permits_changes() {
 }
 
 #[test]
-fn a_reload_hides_later_pods_and_another_shows_them_at_a_sync() {
+fn a_reload_hides_later_pods_and_the_next_one_shows_them() {
     let host = started("");
     let nosy = host.plugin("10", "nosy", Script::default());
     let create = |id: &str| {

@@ -171,7 +171,7 @@ fn rules_of_the_target_pod_decide_on_updates_and_evictions() {
 }
 
 #[test]
-fn a_reply_passes_without_its_update_of_a_protected_container() {
+fn an_answers_update_of_a_protected_container_is_left_out() {
     let host = started(
         "[[rule]]\nname = \"system stays\"\nnamespaces = [\"kube-system\"]\ndeny = [\"*\"]\n",
     );
@@ -220,7 +220,7 @@ fn a_mistyped_rule_refuses_creates_and_hides_possible_matches() {
 }
 
 #[test]
-fn a_create_is_decided_by_a_hundred_rules_as_by_one() {
+fn among_a_hundred_rules_the_matching_one_decides() {
     let mut lines = String::new();
     for number in 0..100 {
         lines.push_str(&format!(

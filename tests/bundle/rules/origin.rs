@@ -30,7 +30,7 @@ fn is_refused(host: &TestHost, words: &[&str]) -> bool {
 }
 
 #[test]
-fn the_named_program_may_connect_and_any_process_as_others() {
+fn only_a_restricted_name_requires_the_named_program() {
     let host = started(&from(&example("event_logger")));
     let _ear = Started::plugin(&host, "10-ear");
     wait_until("it takes part", || is_synchronized(&host.admin(&["plugins"]), "10-ear"));

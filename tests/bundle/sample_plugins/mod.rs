@@ -305,7 +305,7 @@ fn a_pinned_pod_gets_cpus_and_memory_of_one_numa_node() {
 }
 
 #[test]
-fn a_restarted_pinner_knows_the_taken_cpus() {
+fn a_restarted_cpu_pinner_keeps_the_assigned_cpus() {
     let mut host = TestHost::default();
     host.write("pinner.json", r#"{"exclusive": "2-4", "shared": "0"}"#);
     host.start_daemon();

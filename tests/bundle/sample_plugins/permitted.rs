@@ -41,7 +41,7 @@ fn a_permitted_rdt_class_is_in_the_document() {
 }
 
 #[test]
-fn an_rdt_class_of_others_refuses_the_container() {
+fn an_rdt_class_of_another_namespace_refuses_the_container() {
     let config = r#"{"classes": {"gold": ["shop"]}}"#;
     let host = launched_by(with_resctrl(), "rdt", RDT, config);
     for (field, value) in [("closid", "gold"), ("closid", "none"), ("schemata", "L3:0=f")] {

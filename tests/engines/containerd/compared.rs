@@ -288,7 +288,7 @@ fn meant(differences: &[(&str, &str)]) -> Vec<Meant> {
 }
 
 #[tokio::test]
-async fn adjusted_containers_equal_containerds_own_nri() {
+async fn adjusted_containers_equal_those_of_containerds_own_nri() {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let Some(runc) = tools::newer("runc-1.5.2") else { return };

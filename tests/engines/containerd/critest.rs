@@ -7,7 +7,7 @@ use test_support::{critest, registry, tools};
 use super::host::{self, Engine};
 
 #[test]
-fn containerd_passes_as_many_of_the_suites_cases_as_we_publish() {
+fn critest_passes_as_many_tests_on_containerd_as_the_page_says() {
     let Some(suite) = critest::program() else { return };
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };

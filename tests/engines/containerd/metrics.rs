@@ -121,7 +121,7 @@ async fn life(engine: &Engine, socket: &str, read: impl Fn() -> String) -> Count
 }
 
 #[tokio::test]
-async fn one_pods_life_is_counted_as_containerds_own_nri_counts_it() {
+async fn metrics_of_a_pod_equal_those_of_containerds_own_nri() {
     let Some(tools) = host::tools() else { return };
     let Some(containerd) = tools::newer("containerd-2.4.2") else { return };
     let runc = tools.join("runc");

@@ -7,7 +7,7 @@ use super::HANDLER;
 use super::host::{CrioHost, SOCKET};
 
 #[tokio::test]
-async fn crio_passes_as_many_of_the_suites_cases_as_we_publish() {
+async fn critest_passes_as_many_tests_on_crio_as_the_page_says() {
     let Some(suite) = critest::program() else { return };
     let Some(mut host) = CrioHost::new() else { return };
     registry::pack(&host.path("registry"), &host.tools().join("busybox"));

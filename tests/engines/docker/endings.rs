@@ -38,7 +38,7 @@ fn ends(docker: &Docker, seen: &std::sync::Mutex<Vec<String>>, name: &str, words
 }
 
 #[test]
-fn every_end_of_a_container_is_one_prompt_event() {
+fn each_end_of_a_container_sends_one_event_promptly() {
     let Some(docker) = Docker::new() else { return };
     let (script, deliveries) = listening(Script::default());
     let seen = docker.host.plugin("10", "witness", script);
@@ -227,7 +227,7 @@ fn events_are_sent_once_across_restarts_of_docker_and_monitors() {
 
 /// Docker drops such a container without calling a runtime.
 #[test]
-fn a_container_that_docker_gave_up_can_be_forgotten() {
+fn a_container_that_docker_dropped_can_be_forgotten() {
     let Some(docker) = Docker::new() else { return };
     let seen = docker.host.plugin("10", "witness", Script::default());
     // The runtime is deleted: if only its name were wrong, the last valid runtime would stay in

@@ -114,7 +114,7 @@ fn the_end_of_an_unknown_container_is_ignored() {
 }
 
 #[test]
-fn a_silent_daemon_is_given_up_after_three_seconds() {
+fn a_hook_gives_up_on_a_silent_daemon_after_three_seconds() {
     let stalls = "[debug]\nfault = \"daemon.asked:stall\"\n";
     let mut host = TestHost::new(stalls);
     host.start_daemon();

@@ -137,7 +137,7 @@ fn a_create_that_fails_after_its_hooks_is_undone() {
 }
 
 #[test]
-fn after_a_kill_the_next_daemon_sees_the_start_and_the_end() {
+fn after_a_kill_the_next_daemon_reports_start_and_end() {
     let Some(mut hooked) = Hooked::new(&["sleep", "1000"], "") else { return };
     succeeds(&hooked.create());
     wait_until("the create is settled", || {

@@ -40,7 +40,7 @@ fn every_character_has_gos_case_folding() {
 }
 
 #[test]
-fn a_member_name_matches_gos_field() {
+fn member_names_match_fields_as_in_go() {
     let Some(program) = golang::program("names") else { return };
     let fields = ["config", "digest", "disk", "Classes", "hugepageLimits", "kernelTCP", "k-s_1"];
     let mut names = vec![String::new(), "-".to_owned(), "k_s-1".to_owned()];

@@ -17,7 +17,7 @@ fn killed(pid: i64) {
 }
 
 #[test]
-fn stop_kill_and_rm_each_send_one_end() {
+fn stop_kill_and_rm_each_report_one_end() {
     let Some(host) = installed("") else { return };
     let seen = host.plugin("10", "witness", Script::default());
     let ends: [&[&[&str]]; 4] = [
@@ -73,7 +73,7 @@ fn without_kernel_exit_codes_conmon_reports_all_twenty() {
 }
 
 #[test]
-fn events_of_a_container_and_an_exec_need_no_plugin() {
+fn container_and_exec_events_are_streamed_without_a_plugin() {
     let rule = "[[exec_rule]]\nname = \"no shells\"\ncommands = [\"sh\"]\n";
     let Some(host) = installed(rule) else { return };
     run(&host, "web", &[], &["sleep", "1000"]);

@@ -67,7 +67,7 @@ fn a_value_that_the_engine_changes_becomes_the_engines() {
 }
 
 #[test]
-fn the_runtime_gets_the_plugins_response() {
+fn a_podman_update_gives_the_runtime_the_plugins_values() {
     // The plugin answers for the ID of only one container.
     let answers = |id: &str| Update::of(id).resources(resources(48, 0, 55)).into();
     let Some(host) = installed("") else { return };

@@ -51,7 +51,7 @@ fn reexec(installed: &Installed) {
 }
 
 #[test]
-fn a_container_lives_through_an_upgrade_and_back() {
+fn a_container_survives_an_upgrade_and_a_downgrade() {
     let Some(earlier) = earlier() else { return };
     let installed = Installed::of(&earlier, "");
     let host = &installed.host;

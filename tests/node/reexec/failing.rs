@@ -212,7 +212,7 @@ fn a_failure_at_any_point_before_the_execution_changes_nothing() {
 }
 
 #[test]
-fn a_hanging_request_is_not_awaited_without_end() {
+fn both_a_reexec_and_a_slow_delete_in_progress_succeed() {
     // The runtime of this create takes longer than the daemon waits.
     let host = started("");
     host.write("fake/slow-delete", "");

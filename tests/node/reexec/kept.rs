@@ -272,7 +272,7 @@ fn the_plugin_socket_stays_and_accepts_new_plugins() {
 }
 
 #[test]
-fn a_foreground_run_continues_and_its_end_is_sent() {
+fn a_foreground_run_survives_a_reexec_and_its_end_is_sent() {
     let installed = Installed::new("");
     let host = &installed.host;
     let received = host.plugin("10", "env", sets("HELLO", "there"));
@@ -288,7 +288,7 @@ fn a_foreground_run_continues_and_its_end_is_sent() {
 }
 
 #[test]
-fn rights_and_policies_apply_in_the_next_program() {
+fn rights_and_policies_still_apply_after_a_reexec() {
     let installed = Installed::new("[plugin.env]\ndeny = [\"Env\"]\non_failure = \"refuse\"\n");
     let host = &installed.host;
     let _plugin = host.plugin("10", "env", sets("HELLO", "there"));
@@ -300,7 +300,7 @@ fn rights_and_policies_apply_in_the_next_program() {
 }
 
 #[test]
-fn a_plugin_that_no_longer_fits_is_disconnected_at_a_reexec() {
+fn a_reexec_disconnects_a_plugin_that_may_no_longer_connect() {
     for (more, kept) in [
         ("[plugin.env]\nfrom = [\"exe:/nowhere\"]\n", "synchronized"),
         ("[nri]\nallowed_uids = [65534]\n", "gone"),

@@ -207,7 +207,7 @@ fn an_update_without_the_daemon_is_corrected_and_logged() {
 }
 
 #[test]
-fn a_fault_before_the_first_file_is_reported_to_the_plugin() {
+fn a_fault_before_the_first_write_is_reported_to_the_plugin() {
     let Some(mut place) = place("[debug]\nfault = \"daemon.cgroup:fail\"") else { return };
     place.run("c1", &json!({"cpu": {"shares": 1024}}));
     let asking = place.asker();

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Script, is_done, place, request, succeeds, update_of, wait_until};
 
 #[test]
-fn answers_to_every_event_reach_the_other_container() {
+fn responses_to_every_event_can_update_another_container() {
     let Some(place) = place("") else { return };
     place.run("other", &json!({"cpu": {"shares": 1024}}));
     let shares = |n: u64| vec![update_of("other", &json!({"cpu": {"shares": n}}))];

@@ -47,7 +47,7 @@ fn meet(place: &Place, plugins: &[Asking; 2], numbers: [u64; 3], turn: u32, long
 }
 
 #[test]
-fn the_engine_and_two_plugins_never_leave_a_mixture() {
+fn concurrent_updates_never_leave_values_of_two_authors() {
     let Some(place) = place("") else { return };
     place.run("c1", &pair(1024));
     let plugins = [place.asker(), place.asker_called("20", "second")];

@@ -84,7 +84,7 @@ fn status_line(pid: &str, name: &str) -> String {
 }
 
 #[test]
-fn a_hardened_unit_serves_as_any_other_daemon() {
+fn a_daemon_in_a_hardened_unit_serves_like_any_other() {
     let Some(unit) = UnitOfDaemon::start(HARDENED) else { return };
     let scopes = &unit.scopes;
     let pid = unit.shows("MainPID");

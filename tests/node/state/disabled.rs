@@ -73,7 +73,7 @@ fn containers_created_while_disabled_are_known_at_enable() {
 }
 
 #[test]
-fn containers_started_while_disabled_run_at_enable() {
+fn a_start_while_disabled_is_reported_at_enable() {
     let (host, received) = with_running(&[], "");
     bundle(&host, "made");
     succeeds(&host.create_from("made", "made"));
@@ -161,7 +161,7 @@ fn an_unreadable_state_does_not_count_as_removed() {
 }
 
 #[test]
-fn disable_and_enable_with_nothing_between_them_change_nothing() {
+fn disable_followed_at_once_by_enable_changes_nothing() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");

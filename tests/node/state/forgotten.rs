@@ -35,7 +35,7 @@ fn a_container_that_runs_is_not_forgotten_even_by_force() {
 }
 
 #[test]
-fn a_container_that_the_runtime_has_needs_forced_forgetting() {
+fn a_container_known_to_the_runtime_is_forgotten_only_by_force() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");

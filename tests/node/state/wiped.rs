@@ -149,7 +149,7 @@ fn bypassed_containers_are_taken_over_not_recovered() {
 }
 
 #[test]
-fn an_unreadable_container_hides_no_other() {
+fn an_unreadable_container_prevents_no_other_recovery() {
     let mut host = ours();
     host.start_daemon();
     for id in ["good", "garbage", "homeless", "empty"] {

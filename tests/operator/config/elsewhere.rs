@@ -74,7 +74,7 @@ fn a_required_plugin_refuses_while_the_run_directory_differs() {
 }
 
 #[test]
-fn a_second_installation_on_the_same_plugin_socket_is_kept() {
+fn a_second_installation_cannot_control_the_first_ones_daemon() {
     let (host, second) = (started(""), TestHost::default());
     let text = second.read("config.toml");
     let own = format!("socket_path = \"{}\"", second.path("nri.sock").display());

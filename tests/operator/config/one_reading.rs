@@ -185,7 +185,7 @@ fn status_shows_what_wrappers_use_before_a_reload() {
 }
 
 #[test]
-fn a_reexec_keeps_a_valid_configuration() {
+fn a_reexec_needs_and_keeps_a_valid_configuration() {
     let host = started("");
     let before = host.admin(&["status"])["pid"].clone();
     host.configure(&host.path("fake/runc"), "[[rules]]\nhide = true\n");

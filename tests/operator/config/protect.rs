@@ -29,7 +29,7 @@ fn place(host: &TestHost, header: &str, at: &str) -> String {
 }
 
 #[test]
-fn a_mistake_in_a_protecting_key_refuses_every_create() {
+fn a_mistake_in_a_protecting_key_refuses_creates() {
     for (lines, at, what) in MISTAKES {
         let host = started(&format!("{lines}\n"));
         let header = lines.lines().next().unwrap();
@@ -119,7 +119,7 @@ fn lay_down(host: &TestHost, namespace: &str, id: &str, bundle: &str) -> String 
 }
 
 #[test]
-fn exempt_namespaces_work_despite_a_mistake() {
+fn exempt_namespaces_are_exempt_despite_a_mistake() {
     for (exempt, passes, refused) in [
         ("", "kube-system", "tenant"),
         ("exempt_namespaces = [\"ops\"]", "ops", "kube-system"),
@@ -147,7 +147,7 @@ fn annotations_exempt_from_a_mistake_only_if_configured() {
 }
 
 #[test]
-fn no_plugin_changes_an_exempt_container_with_unknown_rights() {
+fn plugins_with_unknown_rights_change_no_exempt_container() {
     let host = started("[plugin.a]\nDeny = [\"Env\"]\n");
     let _plugin = host.plugin("10", "a", sets("HELLO", "there"));
     let bundle = container_in(&host, "kube-system", "passes");

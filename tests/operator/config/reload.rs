@@ -321,7 +321,7 @@ fn metrics_move_unless_the_new_listener_fails() {
 }
 
 #[test]
-fn pre_installed_plugins_follow_another_folder() {
+fn pre_installed_plugins_change_with_the_configured_folder() {
     let host = started("");
     std::fs::create_dir_all(host.path("elsewhere")).unwrap();
     let sample = test_support::example("demo_plugin");

@@ -85,7 +85,7 @@ fn a_daemon_that_hangs_is_stopped_within_bounds() {
 }
 
 #[test]
-fn check_distinguishes_a_hanging_daemon() {
+fn check_reports_that_the_daemon_hangs() {
     let host = started("[log]\ntarget = \"file\"\n");
     let row = |host: &TestHost, name: &str| {
         let output = host.call(&["nri", "check", "--json"]);

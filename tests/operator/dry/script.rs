@@ -152,7 +152,7 @@ fn a_script_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn an_empty_script_and_one_valid_line_succeed() {
+fn an_empty_script_or_one_with_a_valid_line_succeeds() {
     let temp = prepared("");
     for script in [
         "",
@@ -203,7 +203,7 @@ fn a_signal_ends_a_replay_like_the_end_of_the_script() {
 }
 
 #[test]
-fn a_signal_ends_a_replay_that_is_still_launching() {
+fn a_signal_ends_a_replay_that_is_still_starting_plugins() {
     let temp = prepared("plugin_registration_timeout = \"300s\"");
     let is_launched = temp.path().join("launched");
     let text = format!("#!/bin/sh\n: >{}\nexec sleep 300\n", is_launched.display());
@@ -218,7 +218,7 @@ fn a_signal_ends_a_replay_that_is_still_launching() {
 }
 
 #[test]
-fn a_script_in_a_file_is_followed() {
+fn a_script_is_read_from_a_file() {
     let temp = prepared("");
     let file = temp.path().join("script");
     nri_runc::testing::files::replace(&file, create(json!(1)).to_string().as_bytes()).unwrap();

@@ -396,7 +396,7 @@ fn a_default_that_names_the_handler_is_removed_with_it() {
 }
 
 #[test]
-fn a_file_that_is_broken_stops_uninstall_and_force_leaves_it() {
+fn a_broken_file_stops_uninstall_and_force_leaves_it_unchanged() {
     for (engine, path) in [("docker", DOCKER), ("containerd", CONTAINERD)] {
         let place = Place::new();
         let is_docker = engine == "docker";

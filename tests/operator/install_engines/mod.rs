@@ -213,7 +213,7 @@ fn each_host_is_changed_or_refused_as_its_folder_describes() {
 }
 
 #[test]
-fn installing_twice_is_installing_once() {
+fn a_second_install_changes_nothing() {
     for (name, case, args) in good() {
         let place = Place::of(&case);
         place.install(&args);
@@ -275,7 +275,7 @@ fn uninstall_keeps_an_edit_made_elsewhere_in_the_file() {
 }
 
 #[test]
-fn an_entry_edited_to_another_program_stays() {
+fn an_entry_edited_to_name_another_program_is_kept() {
     let mut edited = 0;
     for (name, case, args) in good() {
         let place = Place::of(&case);
@@ -438,7 +438,7 @@ fn an_unreadable_record_stops_install_and_uninstall() {
 }
 
 #[test]
-fn the_output_is_one_document_on_request() {
+fn install_json_prints_one_document() {
     let place = Place::new();
     let printed: serde_json::Value = serde_json::from_str(&place.install("docker --json")).unwrap();
     assert_eq!((&printed["engine"], &printed["changed"]), (&"docker".into(), &true.into()));

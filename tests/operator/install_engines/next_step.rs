@@ -79,7 +79,7 @@ fn the_next_step_follows_the_state_of_the_engine() {
 }
 
 #[test]
-fn the_next_step_is_a_restart_unless_the_entry_is_manual() {
+fn after_uninstall_only_a_manual_entry_needs_no_restart() {
     let place = host();
     place.write("proc/7/cmdline", "/usr/bin/dockerd\0-H\0unix:///run/docker.sock\0");
     nri(&place, &["install", "docker", "--binary", super::PROGRAM]);

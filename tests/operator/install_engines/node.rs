@@ -332,7 +332,7 @@ fn a_repeated_sigterm_during_a_restart_leaves_no_half_state() {
 }
 
 #[test]
-fn a_replaced_pod_leaves_all_and_a_deleted_daemonset_nothing() {
+fn a_deleted_daemonset_uninstalls_and_a_replaced_pod_does_not() {
     let node = DockerNode::new();
     let before = node.tree();
     let words = "--uninstall-on-exit --daemonset kube-system/nri-runc";

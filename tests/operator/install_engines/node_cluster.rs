@@ -431,7 +431,7 @@ fn a_storm_of_refusals_is_limited_and_counted() {
 }
 
 #[test]
-fn options_without_a_meaning_are_refused() {
+fn incomplete_or_invalid_options_are_refused() {
     let cluster = ClusterNode::new("");
     for (words, why) in [
         ("--taint NoSchedule", "--conditions"),

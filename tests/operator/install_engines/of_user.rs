@@ -48,7 +48,7 @@ fn refused(output: &Output, wanted: &str) {
 }
 
 #[test]
-fn a_users_registration_is_the_users_and_is_undone() {
+fn a_users_registration_belongs_to_the_user_and_is_undone() {
     let Some(place) = home() else { return };
     let home = place.path("home");
     let before = tree(place.root());

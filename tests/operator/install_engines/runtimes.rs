@@ -65,7 +65,7 @@ fn podman(programs: &[&str]) -> Place {
 }
 
 #[test]
-fn podmans_built_in_runtime_is_noted_with_how_to_keep_it() {
+fn the_way_to_keep_podmans_default_runtime_is_noted() {
     let notes = |place: &Place| {
         let printed = nri(place, &["install", "podman", "--binary", super::PROGRAM]);
         let notes = printed["notes"].as_array().unwrap().iter().filter_map(|note| note.as_str());

@@ -52,7 +52,7 @@ const SILENT: [&str; 3] =
     ["attack-ctr-named-moby", "attack-podman-infra-member", "attack-podman-infra-name"];
 
 #[test]
-fn a_forged_identity_yields_to_the_engines() {
+fn a_forged_identity_loses_to_that_of_the_engine() {
     let folders = names();
     let attacks = folders.iter().filter(|name| name.starts_with("attack-"));
     let known: Vec<&str> = ALL.iter().map(|truth| truth.0).collect();
@@ -85,7 +85,7 @@ fn tolerations_come_only_from_the_pod_and_the_operator() {
 }
 
 #[test]
-fn the_operators_own_values_still_count() {
+fn the_operators_own_values_count_despite_forged_ones() {
     for name in [
         "attack-docker-image-labels",
         "attack-podman-manifest",

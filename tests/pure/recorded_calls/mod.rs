@@ -192,7 +192,7 @@ fn each_recorded_call_gives_the_expected_files() {
 
 /// Every file in a folder is used: a misspelt file would test nothing.
 #[test]
-fn case_folders_contain_no_other_files() {
+fn case_folders_contain_only_known_files() {
     let known: BTreeSet<&str> =
         ["README.md", "call.json", "config.json", "host", "records.json", "expected"].into();
     for name in names() {
@@ -205,7 +205,7 @@ fn case_folders_contain_no_other_files() {
 
 /// Each engine has a case, and each with separate sources has a case without them.
 #[test]
-fn every_engine_has_a_case_and_a_failure() {
+fn every_engine_has_a_case_and_one_without_its_sources() {
     let engines: BTreeSet<&str> = honest().iter().map(|name| play(name).engine.name()).collect();
     let all = [
         "containerd",

@@ -220,7 +220,7 @@ proptest! {
 
 /// A property of an empty set always holds, so each field must be set somewhere, and applied often.
 #[test]
-fn the_messages_reach_every_field_and_many_are_applied() {
+fn generated_messages_set_every_field_and_many_are_applied() {
     let mut runner = TestRunner::deterministic();
     let (mut seen, mut refused, mut applied) = (BTreeSet::new(), 0, 0);
     for _ in 0..600 {

@@ -126,7 +126,7 @@ fn markdown() -> String {
 }
 
 #[test]
-fn the_page_of_commands_is_the_help() {
+fn the_page_of_commands_matches_the_help() {
     let path = root().join("docs/commands.md");
     let wanted = markdown();
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

@@ -378,7 +378,7 @@ fn the_program_the_table_of_codes_and_the_page_agree() {
 
 /// The last code could be removed with its row and be reused: this number only grows.
 #[test]
-fn the_newest_code_is_never_lower_than_before() {
+fn the_number_of_error_codes_never_decreases() {
     assert!(
         messages::table().count() >= 502,
         "a row of src/messages.txt was removed: retire its code"

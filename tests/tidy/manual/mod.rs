@@ -311,7 +311,7 @@ fn man_pages_are_rendered_without_a_warning() {
 }
 
 #[test]
-fn completions_know_every_verb_in_every_shell() {
+fn completions_have_the_verbs_in_every_shell() {
     for (shell, _) in SHELLS {
         let script = nri_runc::testing::admin::completion(shell);
         for verb in every_verb(&built()) {

@@ -132,7 +132,7 @@ fn one_plugin_owns_exactly_the_fields_that_it_sets() {
 }
 
 #[test]
-fn the_next_plugin_sees_every_field_that_was_set() {
+fn the_next_plugin_sees_the_fields_that_were_set() {
     for field in NriField::ALL.into_iter().filter(|field| *field != NriField::MemoryPolicy) {
         let mut creation = creation();
         let before = creation.container().clone();
@@ -142,7 +142,7 @@ fn the_next_plugin_sees_every_field_that_was_set() {
 }
 
 #[test]
-fn zero_and_empty_are_values() {
+fn zero_and_empty_values_are_merged_like_any_others() {
     let zeroes =
         [NriField::MemSwappiness, NriField::CPUQuota, NriField::PidsLimit, NriField::OomScoreAdj];
     let empties = [
@@ -212,7 +212,7 @@ fn only_denied_fields_are_refused() {
 }
 
 #[test]
-fn one_plugin_can_set_all_forty_at_once() {
+fn one_plugin_can_set_all_forty_fields_at_once() {
     let mut creation = creation();
     for field in NriField::ALL {
         answer(&mut creation, "10-foo", setting(field)).unwrap();

@@ -12,7 +12,7 @@ fn a_variable_that_is_set_moves_last_and_replaces_duplicates() {
 }
 
 #[test]
-fn a_set_mount_replaces_its_destination_and_comes_last() {
+fn a_set_mount_replaces_mounts_at_its_path_and_comes_last() {
     let mounts = vec![mount("/a", "old"), mount("/b", "old"), mount("/a/", "old")];
     let mut creation = creation_of(api::Container { mounts, ..Default::default() });
     let mounts = vec![mount("/a", "new")];

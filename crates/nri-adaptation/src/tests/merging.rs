@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn requests_have_the_empty_parts_that_plugins_expect() {
+fn requests_contain_empty_hooks_memory_and_cpu_sections() {
     let fresh = creation();
     let asked = fresh.request();
     let container = asked.container.as_ref().unwrap();

@@ -168,7 +168,7 @@ impl RemovalCase {
 }
 
 #[test]
-fn removing_an_original_value_leaves_a_mark_and_hides_it() {
+fn a_removed_original_value_becomes_a_marker_and_is_hidden() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         assert_eq!(kind.seen(&creation), ["vvv"], "{}", kind.field);
@@ -204,7 +204,7 @@ fn a_removed_value_belongs_to_the_remover() {
 }
 
 #[test]
-fn removing_and_setting_overrides_a_plugin_in_either_order() {
+fn a_removal_with_a_new_value_in_any_order_overrides_a_plugin() {
     for kind in KINDS {
         for order in [
             (kind.adjust)(&[(&kind.marker(), ""), (kind.key, "vv")]),
@@ -237,7 +237,7 @@ fn only_maps_keep_the_marker_next_to_the_new_value() {
 }
 
 #[test]
-fn only_unowned_removals_let_others_set_the_value_again() {
+fn only_unowned_removals_let_another_plugin_set_the_value() {
     for kind in KINDS {
         let mut creation = kind.in_original();
         answer(&mut creation, "00-bar", kind.remove()).unwrap();
@@ -348,7 +348,7 @@ fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
 }
 
 #[test]
-fn a_full_rdt_replacement_does_not_show_its_removal() {
+fn a_full_rdt_replacement_has_no_removal_flag() {
     let full = api::LinuxRdt {
         schemata: some(api::OptionalRepeatedString::new()),
         enable_monitoring: boolean(false),

@@ -56,7 +56,7 @@ fn row(name: &str, [numbers, lengths]: [u64; 2], inside: &[(u32, String, String)
 }
 
 #[test]
-fn a_known_number_in_another_form_is_an_unknown_field() {
+fn a_known_field_number_with_another_wire_type_is_unknown() {
     let mut response = answered(api::ContainerAdjustment::default());
     // `adjust` and `update` are messages; an unknown field after them is still found.
     for number in [1, 2, 40] {
@@ -88,7 +88,7 @@ fn unknown_fields_inside_maps_and_lists_are_reported_by_number() {
 }
 
 #[test]
-fn the_table_of_known_fields_is_the_schema() {
+fn the_table_of_known_fields_matches_the_schema() {
     let files = [api::file_descriptor(), api::extension::file_descriptor()];
     let messages = files.into_iter().flat_map(FileDescriptor::messages);
     let mut lines: Vec<_> = messages.flat_map(|message| lines(&message)).collect();

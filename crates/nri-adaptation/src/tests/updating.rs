@@ -145,7 +145,7 @@ fn the_updated_container_comes_last_with_the_engines_request() {
 }
 
 #[test]
-fn the_next_plugin_receives_the_result_so_far_as_the_request() {
+fn the_next_plugins_request_has_the_merged_resources() {
     let mut updates = requested(shares(1));
     assert!(updates.request().unwrap().linux_resources.memory.is_some());
     updates.answer("00-bar", &ALL, &[update(SUBJECT, quota(2))], &[]).unwrap();
@@ -290,7 +290,7 @@ fn a_container_is_evicted_once_for_the_first_reason() {
 }
 
 #[test]
-fn update_and_stop_responses_are_read_with_unknown_fields_noted() {
+fn unknown_fields_of_update_and_stop_responses_are_reported() {
     let mut updates = requested(pids(1));
     let mut response = api::UpdateContainerResponse {
         update: vec![update(SUBJECT, shares(1))],

@@ -225,7 +225,7 @@ fn a_removed_sysctl_without_an_owner_is_refused_too() {
 }
 
 #[test]
-fn the_first_check_in_order_gives_the_reason() {
+fn the_first_failed_check_gives_the_reason() {
     let mut all = hooks();
     let linux = all.linux.mut_or_insert_default();
     linux.seccomp_policy = some(api::LinuxSeccomp::new());
@@ -251,7 +251,7 @@ fn the_first_check_in_order_gives_the_reason() {
 }
 
 #[test]
-fn required_plugins_are_known_by_name_or_by_index_and_name() {
+fn required_plugins_are_matched_by_name_or_by_index_and_name() {
     let cases: [(&[&str], &str); 9] = [
         (&[], ""),
         (&["foo"], ""),

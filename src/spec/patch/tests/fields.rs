@@ -216,7 +216,7 @@ fn a_memory_policy_is_set_as_a_whole_even_with_mode_zero() {
 }
 
 #[test]
-fn a_memory_policy_with_unknown_words_or_odd_nodes_is_refused() {
+fn a_memory_policy_with_invalid_mode_flags_or_nodes_is_refused() {
     for (mode, flags) in [(7, vec![]), (-1, vec![]), (2, vec![3]), (2, vec![0, -1])] {
         assert_eq!(invalid_field(&memory_policy(mode, "0", &flags)), "MemoryPolicy");
     }

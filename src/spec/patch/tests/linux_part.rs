@@ -37,7 +37,7 @@ fn a_device_is_added_and_removed_with_its_rule() {
 }
 
 #[test]
-fn a_rule_stays_while_another_node_needs_it() {
+fn a_device_rule_stays_while_another_node_needs_it() {
     let document = r#"{"linux":{"devices":[{"path":"/dev/a","type":"u","major":1,"minor":9},
         {"path":"/dev/b","type":"c","major":1,"minor":9}],
         "resources":{"devices":[{"allow":true,"type":"c","major":1,"minor":9,"access":"r"}]}}}"#;
@@ -203,7 +203,7 @@ fn a_field_that_is_not_applied_is_named() {
 }
 
 #[test]
-fn an_overlay_equals_the_patchs_values() {
+fn an_overlay_equals_the_resources_that_a_patch_writes() {
     let adjustment = resources(&json!({"memory": {"limit": {"value": 9}}, "cpu": {"cpus": "1"}}));
     let resources = &adjustment.linux.resources;
     let overlay = Value::Object(

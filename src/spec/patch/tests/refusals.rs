@@ -136,7 +136,7 @@ fn a_sysctl_needs_a_namespace_of_the_containers_own() {
 }
 
 #[test]
-fn a_removed_namespace_removes_its_sysctls() {
+fn without_its_namespace_a_sysctl_may_only_be_removed() {
     let both = linux(&json!({"sysctl": {"net.a": "1"}, "namespaces": [{"type": "-network"}]}));
     assert_eq!(refused(OWN, &both).field(), Some("Sysctl[net.a]"));
     let removal = linux(&json!({"sysctl": {"-kernel.core_pattern": ""}}));
@@ -195,7 +195,7 @@ fn an_invalid_list_of_cpus_is_refused() {
 }
 
 #[test]
-fn a_device_rule_is_named_by_its_text_and_odd_ones_refused() {
+fn a_device_rule_is_named_by_its_text_also_if_it_is_refused() {
     let rule = |kind: &str, major: i64, access: &str| {
         let major = json!({ "value": major });
         resources(
@@ -225,7 +225,7 @@ fn a_mount_is_named_by_its_normalized_destination() {
 }
 
 #[test]
-fn a_hook_that_could_not_run_is_refused() {
+fn a_hook_with_a_nul_byte_or_an_overlong_timeout_is_refused() {
     let of = |path: &str, arg: &str, variable: &str, timeout: i64| {
         let timeout = json!({ "value": timeout });
         let hook = json!({"path": path, "args": [arg], "env": [variable], "timeout": timeout});
@@ -269,7 +269,7 @@ fn permitted_runtime_annotations_are_set_but_never_bundle() {
 }
 
 #[test]
-fn a_filter_that_would_stop_the_runtime_is_refused() {
+fn a_seccomp_filter_that_would_stop_the_runtime_is_refused() {
     let of = |default_action: &str, name: &str, listener_path: &str| {
         let rule = json!({"names": ["read", name], "action": "SCMP_ACT_NOTIFY"});
         linux(&json!({"seccompPolicy": {

@@ -57,7 +57,7 @@ fn classes(blockio: Option<&str>, rdt: Option<&str>) -> Adjustment {
 }
 
 #[test]
-fn a_cdi_device_brings_everything_and_each_change_names_it() {
+fn a_cdi_device_adds_all_its_edits_and_each_change_names_it() {
     let document = r#"{"process":{"user":{"uid":7,"gid":0,"additionalGids":[1]},"env":["A=1"]}}"#;
     let (after, patched) = patched(document, &wanting(&["v.com/gpu=0"]), &with_gpu());
     assert_eq!(after["process"]["env"], json!(["A=1", "GPU=cdi", "BOTH=cdi"]));
@@ -88,7 +88,7 @@ fn mounted(namespaces: &str, options: &[&str], kind: &str) -> Value {
 }
 
 #[test]
-fn files_of_cdi_mounts_keep_their_owners_in_a_user_namespace() {
+fn cdi_mounts_are_id_mapped_in_a_user_namespace() {
     let own = r#"[{"type":"pid"},{"type":"user"}]"#;
     assert_eq!(mounted(own, &["bind", "ro"], ""), json!(["bind", "ro", "idmap"]));
     assert_eq!(mounted(own, &["ro", "rbind"], "bind"), json!(["ro", "rbind", "ridmap"]));

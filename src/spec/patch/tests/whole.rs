@@ -163,7 +163,7 @@ fn annotations_with_a_meaning_to_the_runtime_are_refused() {
 }
 
 #[test]
-fn mounts_are_sorted_like_the_references_only_if_one_changes() {
+fn mounts_are_sorted_as_by_nri_only_if_one_changes() {
     let document = r#"{"mounts":[{"destination":"/a/b"},{"destination":"/z"},{"destination":"/"}, {"destination":"/c"}]}"#;
     assert_eq!(patch(document.as_bytes(), &mount("-/x", &[])).unwrap().bytes, None);
     let (text, _) = adjusted(document, &mount("/a", &[]));

@@ -45,7 +45,7 @@ fn every_spelling_of_the_process_flag_names_the_edited_copy() {
 }
 
 #[test]
-fn the_callers_values_win() {
+fn values_that_an_exec_sets_win_over_the_plugins() {
     let host = changed("");
     let asked = PROCESS.replace("\"A=1\"", "\"A=mine\",\"HELLO=me\"");
     succeeds(&exec(&host, "c1", &asked));
@@ -169,7 +169,7 @@ fn limits_scores_and_scheduling_reach_a_later_process() {
 }
 
 #[test]
-fn the_edited_copy_is_not_a_preserved_descriptor() {
+fn the_edited_copy_is_not_among_the_preserved_descriptors() {
     let host = changed("");
     let file = process(&host, PROCESS);
     // A runtime that lists what it inherited.

@@ -41,7 +41,7 @@ fn a_mark_ends_with_its_container_and_is_not_reused() {
 }
 
 #[test]
-fn a_container_made_while_disabled_has_no_older_mark() {
+fn a_container_created_while_disabled_inherits_no_mark() {
     let mut host = started("");
     let _plugin = host.plugin("10", "env", changing());
     succeeds(&host.create("c1"));

@@ -123,7 +123,7 @@ pub(super) fn compare(found: &BTreeMap<String, BTreeMap<String, Outcome>>) {
 }
 
 #[test]
-fn the_table_of_fields_and_runtimes_is_whole() {
+fn the_table_of_fields_and_runtimes_is_complete() {
     let mut table = read(PAGE);
     // The output of a guest (`UPDATE_GOLDEN=1 make vm`).
     if let Some(printed) = std::env::var_os("NRI_RUNC_FIELDS") {

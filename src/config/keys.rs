@@ -44,7 +44,7 @@ named! {
 pub(crate) struct Key {
     /// Dotted path; one `*` stands for a name that the operator chooses.
     pub path: &'static str,
-    /// Default as TOML.
+    /// Default as TOML; empty if there is none.
     pub default: &'static str,
     /// The step that makes a changed value take effect.
     pub effect: Effect,
@@ -79,7 +79,6 @@ fn read_path(value: &Value) -> Result<PathBuf, Mistake> {
     if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".into()) }
 }
 
-/// Parses a list with `read_item` for its elements.
 fn read_list<T>(
     value: &Value,
     what: &'static str,
@@ -345,11 +344,11 @@ pub(super) fn hint_of_key(dotted: &str) -> String {
     did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The keys that exist only in test builds.
+/// The keys that exist only in builds with the feature `faults`.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys.
-/// A key is below the first heading with a matching prefix.
+/// Headings of `docs/config.md`, with the prefixes of their keys. A key is below the first heading
+/// with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),

@@ -165,7 +165,7 @@ fn list(mut rest: &str) -> Option<(Value, &str)> {
     }
 }
 
-/// Parses a text without escapes, a boolean, or a small number; also returns the text after it.
+/// Parses a string without escapes, a boolean, or a small number; also returns the text after it.
 fn single(text: &str) -> Option<(Value, &str)> {
     for quote in ['"', '\''] {
         let Some(inner) = text.strip_prefix(quote) else { continue };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Protections of containers: settings and plugins that make creates fail while plugins cannot be
-//! asked. If there is any, containers must not be created without the daemon.
+//! Protections of containers: settings and plugins because of which creates fail while the daemon
+//! cannot be asked, except creates in exempt pods.
 //!
 //! Most protections are in the configuration. Others are plugins that validate, or that declare
 //! that a time-out fails the request. Only the daemon knows these: it writes their names to the run
@@ -78,7 +78,7 @@ impl Config {
         Some(format!("the configuration has an error: {mistake}"))
     }
 
-    /// Returns the policy of unprivileged wrappers for containers under this configuration.
+    /// Returns the policy for containers of unprivileged users under this configuration.
     pub fn rootless_policy(&self) -> RootlessPolicy {
         let protects = || !self.protections().is_empty();
         match self.on_rootless {

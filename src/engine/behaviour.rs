@@ -50,7 +50,7 @@ pub(crate) struct Behaviour {
     pub(crate) reports_pods: bool,
     /// It never reuses a container's ID; Docker and Podman do at each restart.
     pub(crate) uses_ids_once: bool,
-    /// A user's process calls it, so the login user is that of the calling process.
+    /// Users run it themselves, so the calling process has the user's login UID.
     pub(crate) has_login: bool,
     /// Its own NRI omits, in RemoveContainer, the processes of the container and of a stopped pod,
     /// and in RemovePodSandbox, the pod's process and network.

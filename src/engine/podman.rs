@@ -117,7 +117,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Returns the labels set by the creators of pod and container; the container's come last.
+/// Returns the labels set by the creators of pod and container; the container's override the pod's.
 fn labels_said(
     facts: &mut Facts,
     call: &CallerInfo<'_>,

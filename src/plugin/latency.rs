@@ -64,7 +64,7 @@ impl AnswerTimes {
         }
     }
 
-    /// Returns the quantiles of the last hour; `None` if that hour has no response.
+    /// Returns the quantiles of the last 60 to 70 minutes; `None` if these have no response.
     pub fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
         self.drop_old(now);
         let mut all = BTreeMap::new();

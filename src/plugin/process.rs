@@ -120,7 +120,7 @@ impl ProcessLog {
         pipe.into_iter().for_each(|pipe| self.read_from(pipe));
     }
 
-    /// Logs the output of the pipe until its last writer is gone.
+    /// Starts to log the output of the pipe, until its last writer is gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
         let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };

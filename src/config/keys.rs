@@ -245,7 +245,6 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 
 macro_rules! keys {
     ($($(#[$condition:meta])? $path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
-        /// All keys.
         pub(crate) static KEYS: &[Key] = &[$($(#[$condition])? Key {
             path: $path,
             default: $default,

@@ -41,7 +41,6 @@ pub(super) fn apply_without(
 /// A key, the name in place of its `*`, and its value.
 type Setting = (&'static Key, String, Value);
 
-/// The content of one file.
 #[derive(Default)]
 struct PlainFile {
     settings: Vec<Setting>,

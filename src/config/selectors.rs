@@ -40,7 +40,6 @@ pub(crate) fn excluded(entry: &str) -> Option<&str> {
 }
 
 impl PodSelectors {
-    /// Sets the list `name`.
     pub(super) fn set(&mut self, name: &str, value: &Value) -> Result<(), Mistake> {
         match name {
             "namespaces" => self.namespaces = read_patterns(value)?,

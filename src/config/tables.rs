@@ -38,7 +38,6 @@ pub(super) use list_keys;
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;
-    /// All keys of the section.
     const KEYS: &'static [ListKey<Self>];
 
     /// Returns the sections of a configuration.

@@ -115,7 +115,6 @@ const fn kubernetes(wanted: WantedFn, facts: FactsFn) -> Behaviour {
 }
 
 impl EngineKind {
-    /// Returns the engine's behaviour.
     pub(crate) const fn behaviour(self) -> Behaviour {
         match self {
             Self::ContainerdCri => Behaviour {
@@ -172,7 +171,6 @@ pub(crate) enum EngineName {
 }
 
 impl EngineName {
-    /// Returns the name.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(kind) => kind.name(),

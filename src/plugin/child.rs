@@ -85,7 +85,6 @@ impl PluginProcess {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
-    /// Returns the process's PID.
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.map(Pid::as_raw)
     }

@@ -87,7 +87,6 @@ pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     }
 }
 
-/// The daemon's response.
 enum Reply {
     Answer(String),
     /// The daemon speaks this version of the protocol.

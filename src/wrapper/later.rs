@@ -29,8 +29,8 @@ use super::pass_through::acts_on_container;
 use super::request::{DaemonSession, DaemonVerdict};
 use super::{refusal, request};
 
-/// Names of engines and of their processes that call the runtime, as the kernel truncates them;
-/// conmon calls Podman's `exec`. `tests/tidy.rs` compares this list with the names by which the
+/// Names of engines and of their processes that call the runtime, as the kernel truncates them; for
+/// Podman's `exec`, conmon calls it. `tests/tidy.rs` compares this list with the names by which the
 /// daemon finds the engine.
 const SHIMS: [&str; 8] = [
     "containerd-shim",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends the requests whose replies have content, and UpdatePodSandbox, one method each.
+//! Sends Synchronize, UpdatePodSandbox, and the events whose replies have content, one method each.
 
 use std::time::{Duration, Instant};
 

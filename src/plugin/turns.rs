@@ -357,7 +357,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Waits for a turn in a task, and records its name when it was granted.
+    /// Waits for a turn in a task, and records `name` when the turn is granted.
     fn wait(
         turns: &Arc<Turns>,
         log: &Log,

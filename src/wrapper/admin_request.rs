@@ -59,7 +59,7 @@ pub(crate) fn admin_stream(
     }
 }
 
-/// Makes a daemon that speaks the older `protocol` execute the program at its path.
+/// Makes a daemon that speaks the older `protocol` re-execute the program file from which it was started.
 ///
 /// # Errors
 /// Fails when the daemon refuses, or does not answer in time.

@@ -95,8 +95,8 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether a promise selects the container, or may select it: the claims and resources of a
-/// kubelet's pod are unknown here.
+/// Whether a promise selects the container, or may select it: the claims and resources of
+/// kubelet's pods are unknown here.
 fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
     let Described { kind, ruled, unread, pod, container, .. } = described;
     let allocations = match kind.behaviour().has_pods {

@@ -338,7 +338,7 @@ keys! {
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 
-/// Names the known key that was probably meant, as the end of a sentence.
+/// Returns ` (did you mean KEY?)` for the nearest key, or nothing if none is similar.
 pub(super) fn hint_of_key(dotted: &str) -> String {
     did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }

@@ -79,7 +79,7 @@ pub(super) fn named(name: &str) -> Option<&'static TableList> {
     LISTS.iter().find(|list| list.name == name)
 }
 
-/// Names the list that was probably meant, as the end of a sentence.
+/// Returns ` (did you mean LIST?)` for the nearest list, or nothing if none is similar.
 pub(super) fn hint_of(name: &str) -> String {
     did_you_mean(name, LISTS.iter().map(|list| list.name))
 }

@@ -94,7 +94,7 @@ pub struct Loaded {
     /// The files from which `config` was read, if they are not the ones on disk: the last valid
     /// configuration.
     last_good: Option<Files>,
-    /// Files in the drop-in directory that are not named `*.toml`.
+    /// Files in the drop-in directory that are not named `*.toml`, without hidden ones.
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
@@ -111,7 +111,7 @@ pub struct Loaded {
     unknown: Option<Error>,
 }
 
-/// The metadata of a file or folder, which shows a change without opening it.
+/// Metadata of a file or folder, by which a change is found without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     place: (u64, u64),
@@ -398,9 +398,8 @@ fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }
 
-/// Returns the configuration for an operator's command. For an unprivileged user with a
-/// configuration file or a daemon, it is that of the user's daemon, unless the environment names
-/// another file.
+/// Returns the configuration for an operator's command. For an unprivileged user with a configuration
+/// file or a daemon's run directory, it is that of the user's daemon, unless the environment names a file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
     let has_daemon = || user::made_run_dir().and_then(|_| user::path());

@@ -64,7 +64,7 @@ impl PromiseSection {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
 
-    /// Whether kubelet's data decides whether the promise applies to a container.
+    /// Whether the promise selects containers by kubelet's data about them.
     pub(crate) fn needs_kubelet(&self) -> bool {
         !self.claims.is_empty() || !self.resources.is_empty()
     }

@@ -72,7 +72,7 @@ impl Config {
         found
     }
 
-    /// Returns the mistake in a protecting setting, as a clause.
+    /// Returns the error in the configuration that makes creates fail, as a clause.
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
         Some(format!("the configuration has an error: {mistake}"))

@@ -54,7 +54,6 @@ impl PodSelectors {
         Ok(())
     }
 
-    /// Sets the labels from a table.
     pub(super) fn set_labels(&mut self, table: &dyn TableLike) -> Result<(), Mistake> {
         let pairs = table.iter().map(|(key, item)| {
             let value = item.as_value().ok_or(Mistake::from("expected a string in quotes"))?;

@@ -34,7 +34,7 @@ macro_rules! list_keys {
 }
 pub(super) use list_keys;
 
-/// A section of a list, as a type.
+/// The type of a list's sections.
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;

@@ -24,9 +24,9 @@ use super::{
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// The annotation of the pod's overhead: until 1.34, and since 1.35.
+/// Key of the annotation with the pod's overhead: until CRI-O 1.34, and since 1.35.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
-/// The annotation of the pod's resources, in the same versions.
+/// Key of the annotation with the pod's resources, in the same versions.
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
 /// Other keys and prefixes that CRI-O writes.
@@ -37,7 +37,7 @@ const BESIDE: [&str; 5] = [
     "org.opencontainers.image.",
     "org.systemd.property.",
 ];
-/// The annotation of a pod for which the runtime is never called, in the same versions.
+/// The annotation of a pod for which the runtime is never called, under its earlier and its present key.
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
 /// The annotations of a document, with CRI-O's among them.
@@ -360,7 +360,7 @@ fn cgroup_parent(
 }
 
 /// Returns the addresses: `IP.0`, `IP.1` of the container's document, else the CNI plugin's result
-/// in the sandbox's, if that is believed.
+/// in the sandbox's document, if that agrees.
 fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();

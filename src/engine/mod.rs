@@ -131,7 +131,7 @@ pub enum PodDocument {
     Own,
     /// This document, of the infrastructure container.
     Sandbox(Vec<u8>),
-    /// An unreadable document.
+    /// The document is unreadable, or does not prove to be the pod's.
     Unknown,
 }
 

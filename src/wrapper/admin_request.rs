@@ -59,7 +59,7 @@ pub(crate) fn admin_stream(
     }
 }
 
-/// Makes a daemon that speaks the older `protocol` re-execute the program file from which it was started.
+/// Makes a daemon that speaks the older `protocol` execute the program that now lies at the daemon's path.
 ///
 /// # Errors
 /// Fails when the daemon refuses, or does not answer in time.

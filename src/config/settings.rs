@@ -29,10 +29,10 @@ named! {
     /// The behaviour of a command if the daemon is unavailable.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum DaemonPolicy {
-        /// Continue as the plain runtime, and leave a note; creates fail nevertheless if containers
-        /// are protected.
+        /// Continue as the plain runtime, and leave a note; a create fails nevertheless if a
+        /// protection forbids it.
         Continue => "continue",
-        /// Fail the command.
+        /// Fail the command, except a `delete`.
         Fail => "fail",
     }
 

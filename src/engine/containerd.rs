@@ -218,8 +218,8 @@ fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     }
 }
 
-/// Returns the sums of resources that containerd has kept as annotations of the sandbox since 1.6:
-/// its records have more, but these are in the bundle.
+/// Returns the sums of resources that containerd has written as annotations of the sandbox since
+/// 1.6, for use without its record.
 fn resources_of(
     annotations: &std::collections::BTreeMap<String, String>,
 ) -> Option<serde_json::Map<String, Value>> {

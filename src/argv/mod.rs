@@ -171,7 +171,7 @@ pub struct CommandLine {
     /// `--all` of kill.
     pub all: bool,
     /// Whether the runtime will only print help, a version or a usage error, and touch no
-    /// container.
+    /// container; for the IDs `help` and `h`, only runc 1.6 does so.
     pub is_inert: bool,
     /// The resources of update that separate flags give, in order. [`for_update_by_stdin`] removes
     /// them along with `--resources`; runc ignores them if `--resources` is given.

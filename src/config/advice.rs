@@ -13,8 +13,8 @@ use super::selectors::{PodSelectors, excluded};
 use super::settings::{ANY_PLUGIN, Config};
 use crate::{glob, limits};
 
-/// Returns the rules that never decide because one of the first [`limits::COMPARED_RULES`] covers
-/// them, one line each.
+/// Returns lines about the rules that never decide, because one of the first
+/// [`limits::COMPARED_RULES`] rules comes earlier and covers them.
 pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     let lines = rules.iter().enumerate().filter_map(|(index, rule)| {
         let mut before = rules[..index.min(limits::COMPARED_RULES)].iter();
@@ -27,7 +27,7 @@ pub(super) fn unreached(rules: &[RuleSection]) -> Vec<String> {
     limits::listed(lines, "rule", "that can never decide")
 }
 
-/// Returns the exec rules that also refuse probes and lifecycle hooks, one line each: kubelet
+/// Returns lines about the exec rules that also refuse probes and lifecycle hooks: kubelet
 /// starts these like a person's command, and the author of a rule rarely means to refuse them.
 pub(super) fn bare_denials(rules: &[ExecRuleSection]) -> Vec<String> {
     let is_for_any_command = |rule: &ExecRuleSection| {
@@ -58,7 +58,7 @@ pub(super) fn idle_reapply(config: &Config) -> Option<String> {
     is_idle.then(|| "drift.reapply restores nothing without drift.every".to_owned())
 }
 
-/// Whether `rule` matches all pods and plugins that `other` matches.
+/// Whether `rule` matches all pods and plugins that `other` matches; false in doubt.
 fn covers(rule: &RuleSection, other: &RuleSection) -> bool {
     // Only an entry that names injections matches one.
     let injections = |rule: &RuleSection| -> Vec<String> {
@@ -112,8 +112,8 @@ fn covers_plugin(pattern: &str, other: &str) -> bool {
 }
 
 impl Config {
-    /// Returns the names and patterns of plugins in the configuration that fit none of `known` (each
-    /// `NN-name`), one line each.
+    /// Returns lines about the names and patterns of plugins in the configuration that fit none of
+    /// `known` (each `NN-name`).
     pub(crate) fn unseen_plugins(&self, known: &[String]) -> Vec<String> {
         let sections = self.plugins.keys().filter(|name| *name != ANY_PLUGIN);
         let sections = sections.map(|name| (format!("the section [plugin.{name}]"), name));

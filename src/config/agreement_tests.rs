@@ -10,7 +10,7 @@ use proptest::sample::{Index, select};
 
 use super::*;
 
-/// The lines of a valid configuration; the run directory precedes them.
+/// The lines of a valid configuration, after the line that sets `run_dir`.
 const VALID: [&str; 26] = [
     "runtime = [\"/bin/special\"]",
     "on_daemon_failure = \"fail\"",
@@ -133,7 +133,7 @@ fn mutate(lines: &mut Vec<String>, mutation: &Mutation) {
     }
 }
 
-/// A folder with a configuration file, which is also the run directory.
+/// A folder that has the configuration file and is the run directory.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -145,7 +145,7 @@ impl Place {
         self.0.path().join("config.toml")
     }
 
-    /// The configuration with these lines, as a process loads it.
+    /// Writes these lines to the configuration file, and loads it as a process does.
     fn load(&self, lines: &[String]) -> Loaded {
         let text = self.text(lines);
         crate::files::replace(&self.file(), text.as_bytes()).unwrap();
@@ -218,8 +218,8 @@ proptest! {
         prop_assert_eq!(&without_error(&loaded.config), in_force);
         prop_assert_eq!(&*loaded.for_next_program().config, in_force);
 
-        // No daemon has stored a valid configuration yet, so the start finds the same errors and
-        // decides from them.
+        // In this run directory no daemon has stored a valid configuration, so a start has the same
+        // errors, and the settings follow from the files alone.
         let started = fresh.load(&lines);
         let consequences = |problems: &[Problem]| -> Vec<Consequence> {
             problems.iter().map(|problem| problem.consequence).collect()
@@ -289,7 +289,7 @@ fn a_wrapper_reads_rules_only_until_a_daemon_has_read_them() {
     place.keep(&loaded);
     assert_eq!((wrapper().rules.len(), loaded.config.rules.len()), (0, 1));
     assert_eq!(without_rules(&wrapper()), without_rules(&loaded.config));
-    // A text of several lines in a rule may look like a section.
+    // A line of a multi-line string in a rule may look like a section.
     let lines = [
         "[[rule]]",
         "namespaces = [\"\"\"",
@@ -302,7 +302,7 @@ fn a_wrapper_reads_rules_only_until_a_daemon_has_read_them() {
     assert_eq!((loaded.problems.len(), loaded.config.rules.len()), (0, 2));
     place.keep(&loaded);
     assert_eq!(wrapper(), loaded.config);
-    // One byte differs from what the daemon has read.
+    // The files differ from those that the daemon has read.
     let changed = [valid(), vec!["# x".to_owned()]].concat();
     assert_eq!(place.load(&changed).config, wrapper());
     assert_eq!(wrapper().rules.len(), 1);

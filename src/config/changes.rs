@@ -136,7 +136,7 @@ fn known(dotted: &str) -> Option<&'static Key> {
     })
 }
 
-/// Returns the default, formatted like [`settings`]; `None` without one, and for a key with `*`,
+/// Returns the default, spelled as by [`settings`]; `None` without one, and for a key with `*`,
 /// because `[plugin."*"]` may change the default of a plugin.
 fn default(key: &Key) -> Option<String> {
     if key.default.is_empty() || key.path.contains('*') {

@@ -6,8 +6,7 @@ use nri_adaptation::NriField;
 
 use super::spelling::did_you_mean;
 
-/// Checks that plugins can set a field of that name; else returns the mistake, with the nearest
-/// name.
+/// Checks that plugins can set a field of that name; else returns the mistake, with a similar name.
 pub(super) fn check_field(name: &str) -> Result<(), std::borrow::Cow<'static, str>> {
     if NriField::from_name(name).is_some() {
         return Ok(());

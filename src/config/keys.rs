@@ -44,7 +44,7 @@ named! {
 pub(crate) struct Key {
     /// Dotted path; one `*` stands for a name that the operator chooses.
     pub path: &'static str,
-    /// Default as TOML.
+    /// Default as TOML; empty if there is none.
     pub default: &'static str,
     /// The step that makes a changed value take effect.
     pub effect: Effect,
@@ -79,7 +79,6 @@ fn read_path(value: &Value) -> Result<PathBuf, Mistake> {
     if path.is_absolute() { Ok(path) } else { Err("expected an absolute path".into()) }
 }
 
-/// Parses a list with `read_item` for its elements.
 fn read_list<T>(
     value: &Value,
     what: &'static str,
@@ -246,7 +245,6 @@ fn section<'c>(config: &'c mut Config, name: &str) -> &'c mut PluginSection {
 
 macro_rules! keys {
     ($($(#[$condition:meta])? $path:literal = $default:literal, $effect:ident, $meaning:literal, |$config:ident, $name:pat_param, $value:ident| $set:expr;)*) => {
-        /// All keys.
         pub(crate) static KEYS: &[Key] = &[$($(#[$condition])? Key {
             path: $path,
             default: $default,
@@ -340,16 +338,16 @@ keys! {
     "debug.look_every" = "\"60s\"", Reload, "For tests: how often records are compared with the files behind them.", |c, _, v| c.debug_look_every = read_duration(v)?;
 }
 
-/// Names the known key that was probably meant, as the end of a sentence.
+/// Returns ` (did you mean KEY?)` for the nearest key, or nothing if none is similar.
 pub(super) fn hint_of_key(dotted: &str) -> String {
     did_you_mean(dotted, KEYS.iter().map(|key| key.path))
 }
 
-/// The keys that exist only in test builds.
+/// The keys that exist only in builds with the feature `faults`.
 const OF_TESTS: [&str; 2] = ["debug.fault", "debug.silence"];
 
-/// Headings of `docs/config.md`, which make its groups searchable, with the prefixes of their keys.
-/// A key is below the first heading with a matching prefix.
+/// Headings of `docs/config.md`, with the prefixes of their keys. A key is below the first heading
+/// with a matching prefix.
 const GROUPS: [(&str, &[&str]); 12] = [
     ("The default validator: `[nri.default_validator]`", &["nri.default_validator."]),
     ("Plugin socket, directories and time-outs: `[nri]`", &["nri."]),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lists of tables that a configuration file may have, such as `[[rule]]`. The parser,
-//! protections, suggestions and `docs/config.md` are derived from these rows. Nothing here reads a file.
+//! protections, suggestions and `docs/config.md` are derived from `LISTS`. Nothing here reads a file.
 
 use toml_edit::{ArrayOfTables, Value};
 
@@ -12,7 +12,7 @@ use super::settings::{Config, Consequence};
 use super::spelling::{did_you_mean, nearest};
 use super::tables::ListedSection;
 
-/// A mistake in a table, with its offset.
+/// A mistake in a table, with its byte offset in the file.
 pub(super) struct TableMistake {
     pub(super) at: usize,
     pub(super) what: String,
@@ -35,12 +35,12 @@ type AddPlain = fn(&mut Config, settings: &[(String, Value)], place: &str) -> bo
 /// One list of tables, `[[NAME]]`.
 pub(super) struct TableList {
     pub(super) name: &'static str,
-    /// Whether a mistake in one of its tables makes creates fail, because each table protects.
+    /// Whether every table protects, so that a mistake in any of them makes creates fail.
     pub(super) protects: bool,
     pub(super) read: ReadTables,
     pub(super) add_plain: AddPlain,
-    /// Adds a table that refuses or hides everything, if the list protects: called when no value of
-    /// the files may be used.
+    /// Adds a table that refuses or hides everything, if the list protects; for files of which no
+    /// value may be used.
     pub(super) close: fn(&mut Config),
     /// The keys of the list's tables, for `docs/config.md`.
     pub(super) markdown: fn() -> String,
@@ -75,12 +75,11 @@ const fn protecting<S: ListedSection>(markdown: fn() -> String) -> TableList {
     }
 }
 
-/// Returns the list of this name.
 pub(super) fn named(name: &str) -> Option<&'static TableList> {
     LISTS.iter().find(|list| list.name == name)
 }
 
-/// Names the list that was probably meant, as the end of a sentence.
+/// Returns ` (did you mean LIST?)` for the nearest list, or nothing if none is similar.
 pub(super) fn hint_of(name: &str) -> String {
     did_you_mean(name, LISTS.iter().map(|list| list.name))
 }

@@ -9,8 +9,9 @@ use super::lists;
 use super::settings::Consequence;
 use super::spelling::nearest_within;
 
-/// Sections and keys that protect.
+/// Sections that protect, besides lists (`TableList::protects`).
 const SECTIONS: [&str; 2] = ["plugin", "nri.default_validator"];
+/// Keys outside of these sections that protect.
 const KEYS: [&str; 3] = ["exempt_namespaces", "on_daemon_failure", "on_rootless"];
 /// Keys that determine the runtime.
 const RUNTIMES: [&str; 2] = ["runtime", "instance.*.path"];

@@ -94,7 +94,7 @@ pub struct Loaded {
     /// The files from which `config` was read, if they are not the ones on disk: the last valid
     /// configuration.
     last_good: Option<Files>,
-    /// Files in the drop-in directory that are not named `*.toml`.
+    /// Files in the drop-in directory that are not named `*.toml`, without hidden ones.
     unread: Vec<PathBuf>,
     /// The only file to read, if one was named; absolute.
     pub only: Option<PathBuf>,
@@ -104,14 +104,14 @@ pub struct Loaded {
     paths_of_root: Vec<PathBuf>,
     /// The reason why the named file could not be read.
     pub unreadable: Option<String>,
-    /// Whether a file that was read has an error that makes its runtimes unusable.
+    /// Whether a file that could be read has an error because of which none of its values is used.
     is_unreliable: bool,
     /// Why the settings in force are unknown; [`Loaded::config`] may then name another runtime than
     /// they do.
     unknown: Option<Error>,
 }
 
-/// The metadata of a file or folder, which shows a change without opening it.
+/// Metadata of a file or folder, by which a change is found without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     place: (u64, u64),
@@ -148,7 +148,8 @@ impl Loaded {
         self.paths().iter().map(|path| FileStamp::of(path).ok()).collect()
     }
 
-    /// Returns the files that were read, and the default paths even if they do not exist.
+    /// Returns the files that were read, the default paths (even if absent) unless a file was named,
+    /// and for a user's daemon the paths of root's configuration.
     fn paths(&self) -> Vec<PathBuf> {
         let fixed = [DEFAULT_FILE, DEFAULT_DROP_INS].map(PathBuf::from).into_iter();
         let fixed = fixed.filter(|_| self.only.is_none());
@@ -156,7 +157,7 @@ impl Loaded {
         self.paths_of_root.iter().cloned().chain(fixed).chain(files).collect()
     }
 
-    /// Returns root's runtimes for a user's daemon, as a file that is read before the user's.
+    /// Returns, for a user's daemon, root's runtimes in the form of a file; else nothing.
     pub(crate) fn of_root(&self) -> Files {
         let user = self.user.iter();
         user.map(|user| (PathBuf::from(DEFAULT_FILE), user::runtimes(user))).collect()
@@ -172,7 +173,7 @@ impl Loaded {
         self.last_good.is_some()
     }
 
-    /// Returns all errors in the files, and the advice, one line each.
+    /// Returns lines about the errors in the files, and the advice.
     pub fn warnings(&self) -> Vec<String> {
         let problems = self.problems.iter().map(|problem| problem.text.clone());
         let mut warnings = limits::listed(problems, "error", "in the configuration");
@@ -280,8 +281,8 @@ impl Loaded {
                 }
                 let kept = snapshot::read(&run_dir, self.base()).unwrap_or_else(|unknown| {
                     // Users cannot read the run directory of root's daemon. For them the valid part
-                    // of the files applies, or the defaults if a file is unreadable; unless a wrong
-                    // value may be the runtime in force.
+                    // of the files applies, or the defaults if a file is unreadable. If an error may
+                    // be about the runtime, the settings are unknown.
                     let is_hidden = unknown.is_permission_denied() && is_unprivileged();
                     if !is_hidden || self.user.is_some() || self.is_unreliable {
                         self.unknown = Some(unknown);
@@ -362,7 +363,7 @@ fn read_all(only: Option<PathBuf>, root: &Path, leaves_out_rules: bool) -> Loade
         }
         config
     });
-    // A file that the user may not read names no runtime for this user.
+    // The errors of unreadable files come first; such a file names no runtime for this user.
     let mut in_files = loaded.problems.iter().skip(unread);
     loaded.is_unreliable = in_files.any(|problem| problem.consequence == Consequence::UsesNoFile);
     loaded.settle(config);
@@ -397,9 +398,8 @@ fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }
 
-/// Returns the configuration for an operator's command. For an unprivileged user with a
-/// configuration file or a daemon, it is that of the user's daemon, unless the environment names
-/// another file.
+/// Returns the configuration for an operator's command. For an unprivileged user with a configuration
+/// file or a daemon's run directory, it is that of the user's daemon, unless the environment names a file.
 pub(crate) fn load_for_operator() -> Loaded {
     let is_named = std::env::var_os(FILE_VARIABLE).is_some_and(|name| !name.is_empty());
     let has_daemon = || user::made_run_dir().and_then(|_| user::path());
@@ -493,8 +493,8 @@ fn run_dir_of(files: &Files, read: &Path) -> PathBuf {
     run_dir
 }
 
-/// Returns the text within the quotes with which `value` begins, the closing one of which may be
-/// missing; without quotes, `value`.
+/// Returns the quoted text at the start of `value`, even if its closing quote is missing; without an
+/// opening quote, `value`.
 fn unquoted(value: &str) -> &str {
     for quote in ['"', '\''] {
         if let Some(rest) = value.strip_prefix(quote) {

@@ -41,7 +41,6 @@ pub(super) fn apply_without(
 /// A key, the name in place of its `*`, and its value.
 type Setting = (&'static Key, String, Value);
 
-/// The content of one file.
 #[derive(Default)]
 struct PlainFile {
     settings: Vec<Setting>,
@@ -165,7 +164,7 @@ fn list(mut rest: &str) -> Option<(Value, &str)> {
     }
 }
 
-/// Parses a text without escapes, a boolean, or a small number; also returns the text after it.
+/// Parses a string without escapes, a boolean, or a small number; also returns the text after it.
 fn single(text: &str) -> Option<(Value, &str)> {
     for quote in ['"', '\''] {
         let Some(inner) = text.strip_prefix(quote) else { continue };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `[[require]]`, called a promise: a container that asks for certain devices or resources, or has
-//! certain annotations or images, must not start without the named plugin (decisions D52, D61). The
-//! table has each key with its default, meaning and parser; `docs/config.md` is generated from it.
+//! `[[require]]`, called a promise: containers of certain pods, or with certain devices, resources,
+//! annotations or images, are not created without the named plugin (decisions D52, D61). The table
+//! has each key with its default, meaning and parser; `docs/config.md` is generated from it.
 //!
 //! Promises protect, so after a start with a mistake in one, creates fail until the file is fixed.
 //! Nothing here reads a file or applies a promise.
@@ -58,13 +58,13 @@ impl PromiseSection {
         ]
     }
 
-    /// Whether one of these lists has entries; otherwise the promise applies to all containers of its
-    /// pods.
+    /// Whether a list of [`of_devices`](Self::of_devices) has entries; otherwise the promise applies to
+    /// all containers of its pods.
     pub(crate) fn selects_devices(&self) -> bool {
         self.of_devices().iter().any(|(_, list)| !list.is_empty())
     }
 
-    /// Whether kubelet's data decides whether the promise applies to a container.
+    /// Whether the promise selects containers by kubelet's data about them.
     pub(crate) fn needs_kubelet(&self) -> bool {
         !self.claims.is_empty() || !self.resources.is_empty()
     }

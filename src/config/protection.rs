@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Protections of containers: settings and plugins that make creates fail while plugins cannot be
-//! asked. If there is any, containers must not be created without the daemon.
+//! Protections of containers: settings and plugins because of which creates fail while the daemon
+//! cannot be asked, except creates in exempt pods.
 //!
 //! Most protections are in the configuration. Others are plugins that validate, or that declare
 //! that a time-out fails the request. Only the daemon knows these: it writes their names to the run
@@ -72,13 +72,13 @@ impl Config {
         found
     }
 
-    /// Returns the mistake in a protecting setting, as a clause.
+    /// Returns the error in the configuration that makes creates fail, as a clause.
     pub fn unreliable(&self) -> Option<String> {
         let mistake = self.protection_error.as_ref()?;
         Some(format!("the configuration has an error: {mistake}"))
     }
 
-    /// Returns the policy of unprivileged wrappers for containers under this configuration.
+    /// Returns the policy for containers of unprivileged users under this configuration.
     pub fn rootless_policy(&self) -> RootlessPolicy {
         let protects = || !self.protections().is_empty();
         match self.on_rootless {

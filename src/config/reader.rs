@@ -15,8 +15,8 @@ use crate::error::quoted;
 
 /// Applies the settings of the TOML `text` of `file`; adds its errors to `problems`.
 pub(super) fn apply(config: &mut Config, file: &str, text: &str, problems: &mut Vec<Problem>) {
-    // If the plain reader gives up, the parser applies the settings a second time. The lists are
-    // reset here, because their sections would be added twice.
+    // If the plain reader gives up, the parser applies the settings a second time, so the sections
+    // that the plain reader added to lists are removed first.
     let known = (config.rules.len(), config.exec_rules.len(), config.promises.len());
     if !plain::apply(config, file, text) {
         for rule in config.rules.drain(known.0..) {
@@ -166,7 +166,7 @@ impl Reader<'_> {
         self.problem(at, &format!("unknown key {dotted}{hint}"), consequence);
     }
 
-    /// Adds an exec rule that refuses all processes if an unknown name may be a misspelled `exec_rule`.
+    /// If the unknown name may be a misspelled `exec_rule`, adds an exec rule that refuses all processes.
     fn close_if_meant(&mut self, path: &[String], at: usize) {
         let place = format!("{}:{}", self.file, self.places.at(at).0);
         let word = path.first().map(String::as_str).unwrap_or_default();
@@ -241,7 +241,7 @@ fn text_of(keys: &BTreeMap<String, String>) -> String {
     format!("{{{}}}", keys.collect::<Vec<_>>().join(", "))
 }
 
-/// Returns the settings of these files.
+/// Returns the settings of those files that are valid TOML.
 pub(super) fn settings(files: &[(PathBuf, String)]) -> WrittenSettings {
     let mut all = WrittenSettings::default();
     for (file, text) in files {

@@ -40,7 +40,7 @@ pub(crate) fn read(marker: &Path) -> Result<RootlessPolicy> {
 }
 
 /// Returns the possible paths of the file if root's daemon wrote it after rootlesskit made the
-/// links: the host's folder is then in the folder of links, named `.ro` and a number.
+/// links: rootlesskit mounts the host's folder in the folder of links, as `.ro` and a number.
 fn below_links(marker: &Path) -> Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (marker.parent(), marker.file_name()) else {
         return Ok(Vec::new());

@@ -40,7 +40,6 @@ pub(crate) fn excluded(entry: &str) -> Option<&str> {
 }
 
 impl PodSelectors {
-    /// Sets the list `name`.
     pub(super) fn set(&mut self, name: &str, value: &Value) -> Result<(), Mistake> {
         match name {
             "namespaces" => self.namespaces = read_patterns(value)?,
@@ -55,7 +54,6 @@ impl PodSelectors {
         Ok(())
     }
 
-    /// Sets the labels from a table.
     pub(super) fn set_labels(&mut self, table: &dyn TableLike) -> Result<(), Mistake> {
         let pairs = table.iter().map(|(key, item)| {
             let value = item.as_value().ok_or(Mistake::from("expected a string in quotes"))?;

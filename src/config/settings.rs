@@ -22,16 +22,17 @@ use crate::presence::{self, IfThere};
 /// Time without a heartbeat after which the daemon is considered unresponsive.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
 
-/// The name of the section `[plugin."*"]`, which applies to every plugin.
+/// The name of the section `[plugin."*"]`, which has the defaults for every plugin.
 pub(super) const ANY_PLUGIN: &str = "*";
 
 named! {
     /// The behaviour of a command if the daemon is unavailable.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum DaemonPolicy {
-        /// Continue as the plain runtime, and leave a note.
+        /// Continue as the plain runtime, and leave a note; a create fails nevertheless if a
+        /// protection forbids it.
         Continue => "continue",
-        /// Fail the command.
+        /// Fail the command, except a `delete`.
         Fail => "fail",
     }
 
@@ -216,8 +217,7 @@ pub struct Config {
     pub debug_fault: String,
     /// [`SILENCE`], unless a test sets another value.
     pub debug_silence: Duration,
-    /// The error in a protecting setting: `FILE:LINE:COLUMN: mistake`. Creates then fail, except in
-    /// exempt namespaces.
+    /// The first error that makes creates fail, except in exempt namespaces; see [`Problem::text`].
     pub protection_error: Option<String>,
     pub debug_create_cap: Duration,
     /// Interval at which records are compared with the files that they describe.
@@ -384,8 +384,8 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// Returns the path of a file that exists while each `exec` involves the daemon. A wrapper
-    /// checks it before it executes the runtime directly.
+    /// Returns the path of the file that says why each `exec` involves the daemon (`link.rs`); it is
+    /// absent if none does. Wrappers read it before they execute the runtime.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")
     }
@@ -405,7 +405,7 @@ impl Config {
         PathBuf::from(path)
     }
 
-    /// Returns the path of the daemon's socket for wrappers.
+    /// Returns the path of the daemon's socket for wrappers and operators' commands.
     pub fn daemon_socket(&self) -> PathBuf {
         self.run_dir.join("daemon.sock")
     }
@@ -431,14 +431,14 @@ impl Config {
         self.run_dir.join("disabled")
     }
 
-    /// Whether every command passes through, because of the configuration or the file of `disable`.
+    /// Whether every command passes through, because of the configuration or [`disabled_file`](Self::disabled_file).
     pub fn is_disabled(&self) -> bool {
         // A file that cannot be examined disables nothing.
         self.disable || presence::exists(&self.disabled_file()).or_absent() == Some(true)
     }
 
-    /// Returns the path of a file that exists while commands pass through, and then until a daemon
-    /// has handled those commands.
+    /// Returns the path of the file that makes a daemon catch up with commands that passed through or left no note
+    /// (`daemon/recovery/enabled.rs`). It exists while commands pass through too.
     pub fn was_disabled_file(&self) -> PathBuf {
         self.run_dir.join("was_disabled")
     }
@@ -459,8 +459,8 @@ pub struct Problem {
 pub enum Consequence {
     /// A reload and a start ignore the key, which does not exist and protects nothing.
     Ignored,
-    /// A reload fails. A start uses the last valid configuration; without one, it ignores only this
-    /// value.
+    /// A reload fails. A start uses the last valid configuration; without one, the valid part of
+    /// the files.
     KeepsLast,
     /// In addition, a start makes creates fail, because something may be permitted that the
     /// operator meant to forbid.

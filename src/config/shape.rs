@@ -11,11 +11,11 @@ use super::spelling::did_you_mean;
 
 /// The form of a value.
 pub(super) enum Shape {
-    /// A text.
+    /// A string.
     Text,
-    /// An absolute path, which never has the prefix `-` of a removal.
+    /// An absolute path, so it cannot begin with `-`, which would remove a value.
     Path,
-    /// A non-empty text.
+    /// A non-empty string.
     Name,
     /// An integer in this inclusive range.
     Integer(i64, i64),
@@ -27,7 +27,7 @@ pub(super) enum Shape {
     Table(&'static [Member]),
     /// A table whose keys the operator chooses. The function returns the mistake in a key.
     Map(&'static Self, fn(&str) -> Option<&'static str>),
-    /// A list.
+    /// A list of values with this form.
     List(&'static Self),
 }
 

@@ -3,7 +3,7 @@
 
 use crate::limits;
 
-/// Returns the name with the smallest edit distance without case; between equal ones, case decides.
+/// Returns the name with the smallest edit distance, ignoring case; among equal distances, the smallest with case.
 pub(super) fn nearest<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> &'n str {
     nearest_within(usize::MAX, wrong, names).unwrap_or_default()
 }

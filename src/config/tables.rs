@@ -34,11 +34,10 @@ macro_rules! list_keys {
 }
 pub(super) use list_keys;
 
-/// A section of a list, as a type.
+/// The type of a list's sections.
 pub(super) trait ListedSection: Default + 'static {
     /// The name of the list.
     const LIST: &'static str;
-    /// All keys of the section.
     const KEYS: &'static [ListKey<Self>];
 
     /// Returns the sections of a configuration.

@@ -52,14 +52,14 @@ pub(super) fn file() -> Option<PathBuf> {
 }
 
 /// Returns the path of this user's configuration file, whether the file exists or not; `None` if
-/// the user cannot have a daemon.
+/// the user cannot have a daemon or has no home.
 pub(super) fn path() -> Option<PathBuf> {
     run_dir()?;
     Some(home()?.join(NAME).join("config.toml"))
 }
 
 /// Returns the settings of the user's daemon with this run directory, before its file is read. The
-/// runtimes of root's configuration `node` apply too, so that earlier containers are found.
+/// default runtimes are those of root's configuration `node`, so that earlier containers are found.
 pub(super) fn defaults(run_dir: &Path, node: &Config) -> Config {
     let mut config = Config { run_dir: run_dir.to_owned(), ..Config::default() };
     config.node_run_dir = Some(node.node_run_dir.as_ref().unwrap_or(&node.run_dir).clone());

@@ -50,7 +50,7 @@ pub(crate) struct Behaviour {
     pub(crate) reports_pods: bool,
     /// It never reuses a container's ID; Docker and Podman do at each restart.
     pub(crate) uses_ids_once: bool,
-    /// A user's process calls it, so the login user is that of the calling process.
+    /// Users run it themselves, so the calling process has the user's login UID.
     pub(crate) has_login: bool,
     /// Its own NRI omits, in RemoveContainer, the processes of the container and of a stopped pod,
     /// and in RemovePodSandbox, the pod's process and network.
@@ -115,7 +115,6 @@ const fn kubernetes(wanted: WantedFn, facts: FactsFn) -> Behaviour {
 }
 
 impl EngineKind {
-    /// Returns the engine's behaviour.
     pub(crate) const fn behaviour(self) -> Behaviour {
         match self {
             Self::ContainerdCri => Behaviour {
@@ -172,7 +171,6 @@ pub(crate) enum EngineName {
 }
 
 impl EngineName {
-    /// Returns the name.
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Known(kind) => kind.name(),

@@ -4,7 +4,7 @@
 
 use super::{CallerInfo, EngineKind};
 
-/// Returns the value of one of conmon's options.
+/// Returns the value of conmon's option with one of these names.
 pub(super) fn option(call: &CallerInfo<'_>, names: &[&str]) -> Option<String> {
     let words = parent(call)?;
     let at = words.iter().position(|word| names.iter().any(|name| word == name.as_bytes()))?;

@@ -36,8 +36,8 @@ pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     wanted
 }
 
-/// Finds containerd's socket and the container's namespace. The bundle's path has the namespace;
-/// the shim's command line has the socket, and newer shims pass it in a variable too.
+/// Returns the query for these containers; `None` if the bundle's path has no namespace. The socket is in
+/// the shim's variables or command line, else it is the usual one.
 pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuery> {
     let namespace = namespace(call.bundle)?.to_owned();
     let variable = |name| super::variable(call.variables, name)?.to_str();
@@ -52,7 +52,7 @@ pub(super) fn query(call: &CallerInfo<'_>, ids: Vec<String>) -> Option<StoreQuer
     Some(StoreQuery { socket, namespace, ids, with_images: false })
 }
 
-/// Finds the socket of the containerd that created a container.
+/// Returns the socket of the containerd that created a container.
 pub(crate) fn socket(call: &CallerInfo<'_>) -> Option<String> {
     query(call, Vec::new()).map(|query| query.socket)
 }
@@ -218,8 +218,8 @@ fn seccomp(profile: &Value) -> Option<SeccompProfile> {
     }
 }
 
-/// Returns the sums of resources that containerd has kept as annotations of the sandbox since 1.6:
-/// its records have more, but these are in the bundle.
+/// Returns the sums of resources that containerd has written as annotations of the sandbox since
+/// 1.6, for use without its record.
 fn resources_of(
     annotations: &std::collections::BTreeMap<String, String>,
 ) -> Option<serde_json::Map<String, Value>> {

@@ -12,7 +12,7 @@ use super::{
 
 /// The annotation whose value is `sandbox` or `container`.
 pub(super) const TYPE: &str = "io.kubernetes.cri.container-type";
-/// Labels that kubelet sets on a pod; some engines add them as annotations.
+/// Labels that kubelet sets on pods and containers; some engines add them as annotations.
 pub(super) const KUBELET_NAME: &str = "io.kubernetes.pod.name";
 pub(super) const KUBELET_UID: &str = "io.kubernetes.pod.uid";
 const KUBELET_NAMESPACE: &str = "io.kubernetes.pod.namespace";

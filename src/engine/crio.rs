@@ -20,12 +20,13 @@ use super::{
     texts,
 };
 
-/// The annotation with `cri-o`, or `libpod` for Podman.
+/// The annotation that names the engine: `cri-o`, or `libpod` for Podman.
 pub(super) const MANAGER: &str = "io.container.manager";
 pub(super) const SANDBOX_ID: &str = "io.kubernetes.cri-o.SandboxID";
 const PREFIX: &str = "io.kubernetes.cri-o.";
-/// The annotation of the pod's overhead: until 1.34, and since 1.35.
+/// Key of the annotation with the pod's overhead: until CRI-O 1.34, and since 1.35.
 const OVERHEAD: [&str; 2] = ["pod-linux-overhead.crio.io", "io.kubernetes.cri-o.PodLinuxOverhead"];
+/// Key of the annotation with the pod's resources, in the same versions.
 const RESOURCES: [&str; 2] =
     ["pod-linux-resources.crio.io", "io.kubernetes.cri-o.PodLinuxResources"];
 /// Other keys and prefixes that CRI-O writes.
@@ -36,6 +37,7 @@ const BESIDE: [&str; 5] = [
     "org.opencontainers.image.",
     "org.systemd.property.",
 ];
+/// The annotation of a pod for which the runtime is never called, under its earlier and its present key.
 const SPOOFED: [&str; 2] = ["spoofed.crio.io", "io.kubernetes.cri-o.Spoofed"];
 
 /// The annotations of a document, with CRI-O's among them.
@@ -70,8 +72,7 @@ fn is_spoofed(annotations: &BTreeMap<String, String>) -> bool {
     SPOOFED.iter().any(|key| annotations.get(*key).is_some_and(|on| on == "true"))
 }
 
-/// Returns the files of the pod that the document may belong to; the document's claims are checked
-/// when the files are read.
+/// Returns the files of the pod that the document names, which may be another's, and the storage's records.
 pub(super) fn wanted(call: &CallerInfo<'_>, document: &Document<'_>) -> Wanted {
     let mut files = Vec::new();
     if let Some(pod) = document.said(SANDBOX_ID).filter(|pod| pod != call.id) {
@@ -336,8 +337,8 @@ fn confirmed(
     all
 }
 
-/// Returns the pod's cgroup according to CRI-O, if its last part is that of the parent in the
-/// container's cgroup path, or there is no such path.
+/// Returns the pod's cgroup according to CRI-O, if its last part is that of the container's parent
+/// cgroup, or the container has no cgroup path.
 fn cgroup_parent(
     keys: &CrioKeys<'_>,
     document: &Document<'_>,
@@ -359,7 +360,7 @@ fn cgroup_parent(
 }
 
 /// Returns the addresses: `IP.0`, `IP.1` of the container's document, else the CNI plugin's result
-/// in the sandbox's, if that is believed.
+/// in the sandbox's document, if that agrees.
 fn ips(keys: &CrioKeys<'_>, theirs: &CrioKeys<'_>, agrees: bool) -> Vec<String> {
     let own: Vec<String> =
         (0..).map_while(|n| keys.own(&format!("IP.{n}")).map(ToOwned::to_owned)).collect();

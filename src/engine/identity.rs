@@ -103,7 +103,7 @@ ranks! {
     ContainerdCri {
         Role | PodId | ContainerName => Engine(ContainerdRecord) EngineLast(Annotation);
         PodName | PodNamespace => Engine(ContainerdRecord) EngineLast(Annotation, SandboxDocument);
-        // Before 1.6.11 containerd does not write `sandbox-uid`, so the pod's author may have.
+        // Before 1.6.11 containerd does not write `sandbox-uid`, so the pod's author may have written it.
         PodUid => Engine(ContainerdRecord, CgroupPath) EngineLast(Annotation, SandboxDocument);
         PodLabels => Author(ContainerdRecord);
         PodAnnotations => Author(ContainerdRecord, SandboxDocument);
@@ -243,7 +243,7 @@ pub struct Exemptions<'a> {
 
 impl Facts {
     /// Drops values that nri-runc's keys and images must not set, and returns whether the pod is in
-    /// an exempt namespace ([`Facts::is_in`]). It needs no daemon.
+    /// an exempt namespace ([`Facts::is_in`]).
     pub fn judge(&mut self, exemptions: Exemptions<'_>) -> bool {
         let Exemptions { namespaces, by_annotation, annotation } = exemptions;
         if !by_annotation {
@@ -254,8 +254,8 @@ impl Facts {
     }
 
     /// Sets the namespace of a pod without one, on an engine without pods: the configured one, else
-    /// the engine's name. The caller does this after [`Facts::judge`]: no source claims this
-    /// namespace, so it exempts no pod, even if it is exempt.
+    /// the engine's name. Callers do this after [`Facts::judge`], so that such a namespace exempts
+    /// no pod, even if it is listed as exempt.
     pub fn name_namespace(&mut self, configured: &str) {
         if self.engine.kind.behaviour().has_pods || !self.pod.namespace.is_empty() {
             return;

@@ -13,7 +13,7 @@ use oci_document as gojson;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// Every key in the image's documents, with all its texts.
+/// Every key in the image's documents, with all its string values.
 #[derive(Debug, Default)]
 pub(super) struct ImageWords(BTreeMap<String, BTreeSet<String>>);
 
@@ -60,7 +60,7 @@ pub(super) fn config_digest(manifest: &[u8]) -> Option<String> {
     Some(digest.clone())
 }
 
-/// A JSON document as written. `null` is an empty text, as in Go.
+/// A JSON value as written. `null` is an empty string, as in Go.
 enum JsonNode {
     Text(String),
     Members(Vec<(String, JsonNode)>),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An unknown engine that writes Kubernetes' annotations: those of containerd's CRI plugin, or
-//! kubelet's labels as annotations. The annotations and the cgroup of the document in the bundle
-//! beside this one are the pod's only if its annotations call it a sandbox.
+//! kubelet's labels as annotations. The document in the sibling bundle that a container names as its
+//! sandbox's is used only if its own annotations call it a sandbox.
 
 use super::{DetectedEngine, Facts, PodDocument, Role, Seen, cri};
 

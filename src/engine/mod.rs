@@ -132,7 +132,7 @@ pub enum PodDocument {
     Own,
     /// This document, of the infrastructure container.
     Sandbox(Vec<u8>),
-    /// An unreadable document.
+    /// The document is unreadable, or does not prove to be the pod's.
     Unknown,
 }
 
@@ -202,7 +202,7 @@ pub struct PodFacts {
     pub pid: u32,
     /// Addresses.
     pub ips: Vec<String>,
-    /// Parent of the pod's cgroup in the engine's form, if known.
+    /// The pod's cgroup, the parent of its containers' cgroups, in the engine's form, if known.
     pub cgroup_parent: Option<String>,
     /// Overhead as a CRI message in JSON.
     pub overhead: Option<Map<String, Value>>,
@@ -234,7 +234,7 @@ pub struct Facts {
     pub names_pod: bool,
     /// Contradicting values of weaker sources, and other claims that are ignored.
     pub contradictions: Vec<String>,
-    /// The engine's record of the container, if it was not read, or the reason.
+    /// Set if the engine's record of the container was not read: the record's name, or the reason.
     pub unread: Option<String>,
     /// The engine's data that could not be read, each with the consequence.
     pub missing: Vec<String>,
@@ -353,13 +353,13 @@ pub(crate) fn is_id(word: &str) -> bool {
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
 }
 
-/// Reads a JSON object of texts, the form of labels and annotations in files.
+/// Reads a JSON object of strings, the form of labels and annotations in files.
 fn texts(value: Option<&Value>) -> BTreeMap<String, String> {
     let pairs = value.and_then(Value::as_object).into_iter().flatten();
     pairs.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// Returns a present, non-empty text in a JSON value.
+/// Returns a non-empty string in a JSON value.
 fn text(value: &Value, pointer: &str) -> Option<String> {
     value.pointer(pointer)?.as_str().filter(|text| !text.is_empty()).map(ToOwned::to_owned)
 }

@@ -14,17 +14,12 @@ use crate::limits;
 const PREFIX: &str = "nri-runc.dev/";
 /// Pod ID; several containers may have the same.
 const POD_ID: &str = "nri-runc.dev/pod-id";
-/// Pod name.
 const POD_NAME: &str = "nri-runc.dev/pod-name";
-/// Pod namespace.
 const POD_NAMESPACE: &str = "nri-runc.dev/pod-namespace";
-/// Pod uid.
 const POD_UID: &str = "nri-runc.dev/pod-uid";
-/// Container name.
 const CONTAINER_NAME: &str = "nri-runc.dev/container-name";
 /// Prefix of pod labels: `nri-runc.dev/label/app` is the label `app`.
 const LABEL_PREFIX: &str = "nri-runc.dev/label/";
-/// Prefix of pod annotations.
 const ANNOTATION_PREFIX: &str = "nri-runc.dev/annotation/";
 
 /// Describes a container without an engine: it is its own pod, unless annotations set another.

@@ -117,7 +117,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     facts
 }
 
-/// Returns the labels set by the creators of pod and container; the container's come last.
+/// Returns the labels set by the creators of pod and container; the container's override the pod's.
 fn labels_said(
     facts: &mut Facts,
     call: &CallerInfo<'_>,
@@ -230,8 +230,7 @@ fn from_database(facts: &mut Facts, rows: Option<Rows<'_>>, network_of: &str) {
         return;
     };
     facts.container.labels = texts(config.get("labels"));
-    // conmon's arguments come from the Podman that started the container, and that may be of
-    // another version.
+    // conmon's arguments may come from a Podman of another version, so the database's value wins.
     if let Some(runtime) = text(&config, "/runtime") {
         facts.pod.runtime_handler = runtime;
     }

@@ -80,7 +80,6 @@ pub struct FetchedFacts {
 }
 
 impl FetchedFacts {
-    /// Returns a file.
     pub(super) fn file(&self, path: &str) -> Option<&[u8]> {
         self.files.get(path).map(Vec::as_slice)
     }

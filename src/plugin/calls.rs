@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends the requests whose replies have content, and UpdatePodSandbox, one method each.
+//! Sends Synchronize, UpdatePodSandbox, and the events whose replies have content, one method each.
 
 use std::time::{Duration, Instant};
 
@@ -116,8 +116,8 @@ impl Plugin {
         outcome
     }
 
-    /// Sends ValidateContainerAdjustment. A plugin is a validator only if it subscribed to this
-    /// event by name or implements it.
+    /// Sends ValidateContainerAdjustment. A plugin that does not implement it and did not subscribe
+    /// to it by name accepts the adjustment, and is unsubscribed.
     pub async fn validate(
         &self,
         request: &api::ValidateContainerAdjustmentRequest,
@@ -145,7 +145,7 @@ impl Plugin {
     }
 
     /// Unsubscribes the plugin from an event that it does not implement and did not subscribe to by
-    /// name; returns whether it did.
+    /// name; returns whether it was unsubscribed.
     fn drops_unimplemented<T>(&self, event: Event, outcome: &Outcome<T>) -> bool {
         matches!(outcome, Outcome::Unimplemented(_)) && self.drop_unasked_event(event)
     }

@@ -68,7 +68,7 @@ impl PluginProcess {
             });
         }
         let child = command.spawn().doing(|| format!("starting {}", file.path.display()))?;
-        // Only the plugin has the writing end now, so reading ends when it exits.
+        // Closes this process's copies of the writing end: reading ends when the plugin's are closed.
         drop(command);
         log.read_from(output);
         let pid = i32::try_from(child.id()).ok().map(Pid::from_raw);
@@ -85,7 +85,6 @@ impl PluginProcess {
         self.process.map(|pid| SavedProcess::new(pid.as_raw(), &self.log))
     }
 
-    /// Returns the process's PID, while the process exists.
     pub(super) fn pid(&self) -> Option<i32> {
         self.process.map(Pid::as_raw)
     }
@@ -129,7 +128,7 @@ impl Drop for PluginProcess {
     }
 }
 
-/// Signals the process and its process group.
+/// Signals the process group, which includes the process.
 fn signal(child: Pid, signal: Signal) {
     let _already_gone = kill(Pid::from_raw(-child.as_raw()), signal);
 }

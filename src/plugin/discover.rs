@@ -99,7 +99,7 @@ pub(crate) fn discover(dir: &Path, config_dir: &Path) -> (Vec<PluginFile>, Vec<U
     (found, problems)
 }
 
-/// Returns the identities (`NN-name`) of all files in `dir`, even of those that cannot be started now.
+/// Returns the identities (`NN-name`) of all files in `dir` with a plugin's name, even if they cannot be started.
 ///
 /// # Errors
 /// Fails when the list may be incomplete.

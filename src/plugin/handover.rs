@@ -72,7 +72,7 @@ impl SavedPlugin {
     /// Duplicates the plugin's connection, to identify the process at its other end.
     ///
     /// # Errors
-    /// Fails when the connection is closed.
+    /// Fails when the descriptor cannot be duplicated.
     #[expect(unsafe_code, reason = "a descriptor passed by number")]
     pub(crate) fn connection(&self) -> std::io::Result<OwnedFd> {
         // SAFETY: a plain system call on a number; it fails where no such descriptor is open.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts a plugin's response times within the last hour. This module reads no clock.
+//! Counts a plugin's response times within about the last hour. This module reads no clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const SLOTS: u32 = 6;
 /// Steps of response times within each doubling; a quantile is at most 19 % too long.
 const STEPS: f64 = 4.0;
 
-/// Response times of the last hour.
+/// Response times within about the last hour.
 #[derive(Debug, Default)]
 pub struct AnswerTimes {
     /// The slots, oldest first.
@@ -22,7 +22,7 @@ pub struct AnswerTimes {
 #[derive(Debug)]
 struct Slot {
     begun: Instant,
-    /// The number of answers by step.
+    /// The number of responses by step.
     counts: BTreeMap<u8, u32>,
     /// Responses that took more than half of their limit, which the steps are too coarse to show.
     above_half: u32,
@@ -43,9 +43,9 @@ pub struct Quantiles {
     pub p50: Duration,
     /// 99 of 100 responses took at most this time.
     pub p99: Duration,
-    /// Answers within the last hour.
+    /// Responses within about the last hour, and requests without one.
     pub count: u32,
-    /// Whether the 99th percentile exceeded half of the limit throughout the last hour.
+    /// Whether the 99th percentile exceeded half of the limit in each [`SLOT`] of the last hour.
     pub is_busy: bool,
 }
 
@@ -64,7 +64,7 @@ impl AnswerTimes {
         }
     }
 
-    /// Returns the quantiles of the last hour; `None` if that hour has no response.
+    /// Returns the quantiles of the last 60 to 70 minutes; `None` if these have no response.
     pub fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
         self.drop_old(now);
         let mut all = BTreeMap::new();

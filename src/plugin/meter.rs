@@ -13,7 +13,7 @@ pub struct CallSample<'a> {
     pub plugin: &'a str,
     /// The event's name, or `Synchronize`.
     pub operation: &'static str,
-    /// The pod and container of the event; empty for another request.
+    /// The pod and container that the request is about; empty if there are none.
     pub subject: RequestSubject<'a>,
     /// The time that the request waited for earlier requests.
     pub waited: Duration,

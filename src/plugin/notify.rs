@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends events whose replies have no content to a plugin, in a form that it understands: a method for each
-//! event, or StateChange for plugins before NRI v0.12. The form is determined once for each connection.
+//! event, or StateChange for plugins before NRI v0.12 and from the first method that a plugin lacks.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::turns::Rank;
 use super::{Event, Outcome, Plugin, api};
 
 impl Plugin {
-    /// Sends an event whose reply has no content; plugins before v0.12 receive it as StateChange.
+    /// Sends an event whose reply has no content, by its method or as StateChange.
     pub async fn notify(
         &self,
         event: Event,

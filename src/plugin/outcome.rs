@@ -5,7 +5,7 @@ use ttrpc::Code;
 
 use crate::limits;
 
-/// The beginnings of a method's path.
+/// The beginnings of the paths of plugins' methods.
 const SERVICES: [&str; 2] =
     ["/nri.pkg.api.v1alpha1.Plugin/", "/nri.extension.v1alpha1.PluginExtension/"];
 

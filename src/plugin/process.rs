@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Logs the output and exit of a launched plugin.
 //!
-//! Log lines have the plugin's name, and the last lines are kept for `plugins`. If a plugin prints
-//! endlessly, only some of its lines are logged, and it never blocks on a full pipe.
+//! Log lines have the plugin's name, and the last lines are kept for the command `plugins`. If a plugin
+//! prints endlessly, only some of its lines are logged, and it never blocks on a full pipe.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -120,7 +120,7 @@ impl ProcessLog {
         pipe.into_iter().for_each(|pipe| self.read_from(pipe));
     }
 
-    /// Logs the output of the pipe until its last writer is gone.
+    /// Starts to log the output of the pipe, until its last writer is gone.
     pub(super) fn read_from(self: &Arc<Self>, pipe: OwnedFd) {
         let number = pipe.as_raw_fd();
         let Ok(pipe) = Receiver::from_owned_fd(pipe) else { return };

@@ -131,8 +131,8 @@ impl Plugin {
         }
     }
 
-    /// Waits for a turn. A request of [`Rank::UnderWay`] is sent however late; any other fails as
-    /// soon as its turn is expected to come after its caller stops waiting.
+    /// Waits for a turn. A request of [`Rank::UnderWay`] is sent however late; any other fails as soon as its turn
+    /// is expected to come after its caller stops waiting, or at once if an earlier one of this caller failed so.
     async fn turn<R: PluginRequest>(
         &self,
         rank: Rank,

@@ -70,7 +70,7 @@ impl std::fmt::Display for NoPlugins {
 /// The process that listens on a socket, as far as the kernel shows it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SocketListener {
-    /// The listener's PID, unless the process is in another PID namespace.
+    /// The listener's PID, if known; unknown for a process of another PID namespace.
     pub pid: Option<i32>,
     /// The name of the listener's program.
     pub name: String,

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 /// Consecutive turns that may overtake the oldest request of a lower rank.
 const OVERTAKEN: u32 = 8;
 
-/// Number of durations kept for the mean, and the number from which turns are estimated.
+/// Number of durations kept for the mean, and the number of durations that an estimate needs.
 const SAMPLES: usize = 16;
 const ENOUGH: usize = 4;
 
@@ -127,7 +127,7 @@ impl Turns {
         state.grant(&self.0);
     }
 
-    /// Sets which events of a creation the plugin is subscribed to, besides RunPodSandbox.
+    /// Sets how many requests a creation and a new pod cause, by these subscriptions of the plugin.
     pub(super) fn weigh(&self, creation: bool, post_creation: bool) {
         let of_creation = 1 + usize::from(post_creation);
         let of_pod = 1 + if creation { of_creation } else { 0 };
@@ -336,8 +336,7 @@ pub(crate) fn caller_deadline() -> Option<Instant> {
     CALLER_DEADLINE.try_with(|deadline| deadline.until).ok()
 }
 
-/// Returns the earlier refusal if `plugin` was too busy for this caller, so that it may not have received the caller's
-/// pod.
+/// Returns the earlier refusal if `plugin` was too busy for this caller: it may have missed the caller's pod.
 pub(super) fn was_too_busy(plugin: &str) -> Option<Busy> {
     let found = |deadline: &CallerDeadline| {
         let busy = deadline.busy.borrow();
@@ -358,7 +357,7 @@ mod tests {
 
     type Log = Arc<Mutex<Vec<&'static str>>>;
 
-    /// Waits for a turn in a task, and records its name when it was granted.
+    /// Waits for a turn in a task, and records `name` when the turn is granted.
     fn wait(
         turns: &Arc<Turns>,
         log: &Log,

@@ -59,7 +59,7 @@ pub(crate) fn admin_stream(
     }
 }
 
-/// Makes a daemon that speaks the older `protocol` execute the program at its path.
+/// Makes a daemon that speaks the older `protocol` execute the program that now lies at the daemon's path.
 ///
 /// # Errors
 /// Fails when the daemon refuses, or does not answer in time.
@@ -87,7 +87,6 @@ pub(crate) fn other_protocol(config: &Config) -> Option<(u32, u32)> {
     }
 }
 
-/// The daemon's response.
 enum Reply {
     Answer(String),
     /// The daemon speaks this version of the protocol.

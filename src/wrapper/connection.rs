@@ -208,7 +208,7 @@ pub(crate) fn is_listening(config: &Config) -> bool {
     !matches!(dial(&config.daemon_socket()), Err(Errno::ENOENT | Errno::ECONNREFUSED))
 }
 
-/// Whether the daemon listens but sends nothing within three seconds.
+/// Whether the daemon listens, but accepts no connection or sends nothing within three seconds.
 pub(crate) fn is_silent(config: &Config) -> bool {
     let stream = match dial(&config.daemon_socket()) {
         Ok(stream) => stream,

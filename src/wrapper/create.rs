@@ -17,8 +17,8 @@ impl Invocation<'_> {
     /// Asks the plugins, puts their result in place, and becomes the runtime.
     pub(super) fn create(&self) -> Result<Infallible> {
         if self.is_odd_document() {
-            // The daemon handles document names as text, but crun accepts any bytes; a container
-            // with such a name must not bypass the plugins silently.
+            // The daemon handles the document's name as text, but crun accepts any bytes. The policy for
+            // an unavailable daemon applies, so that no container evades the plugins unnoticed.
             return self.bypass("the file name of --config is not UTF-8");
         }
         let document = match presence::insist(|| self.document()) {

@@ -188,7 +188,7 @@ fn converse(
     }
 }
 
-/// Reads the whole state, within limits, because otherwise the runtime would receive SIGPIPE.
+/// Reads the state, within limits, to its end: if a part stayed unread, the runtime would receive SIGPIPE.
 fn read_state() -> Result<OciState> {
     let bytes = read_standard_input()?;
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {

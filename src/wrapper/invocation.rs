@@ -99,13 +99,12 @@ impl<'a> Invocation<'a> {
         file.is_some_and(|file| is_odd(file) && presence::exists(file).unwrap_or(true))
     }
 
-    /// Returns the start of this call's failure messages, such as "cannot create 4f1c".
     pub(super) fn doing(&self) -> String {
         doing(self.call)
     }
 }
 
-/// Returns the start of the wrapper's error line: the operation and the container.
+/// Returns the start of this call's failure messages, such as "cannot create 4f1c".
 pub(super) fn doing(call: &CommandLine) -> String {
     let id = call.id.as_deref().unwrap_or_default().to_string_lossy();
     format!("cannot {} {id}", call.verb.name())

@@ -2,7 +2,8 @@
 //! Handles an `exec` that involves the daemon (decision D51). If only the audit log needs it, the
 //! daemon receives a one-way message; with exec rules, or with plugins that handle execs, the
 //! daemon decides. The configuration and a file that the daemon maintains show which case applies.
-//! Without a response this process applies the rules itself, to the facts in the container's mark.
+//! Without a response this process itself applies the rules, to the facts in the container's mark, and
+//! the policies for plugins that cannot be asked.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -29,8 +30,8 @@ use super::pass_through::acts_on_container;
 use super::request::{DaemonSession, DaemonVerdict};
 use super::{refusal, request};
 
-/// Names of engines and of their processes that call the runtime, as the kernel truncates them;
-/// conmon calls Podman's `exec`. `tests/tidy.rs` compares this list with the names by which the
+/// Names of engines and of their processes that call the runtime, as the kernel truncates them; for
+/// Podman's `exec`, conmon calls it. `tests/tidy.rs` compares this list with the names by which the
 /// daemon finds the engine.
 const SHIMS: [&str; 8] = [
     "containerd-shim",
@@ -426,7 +427,7 @@ mod tests {
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
             assert_eq!(callers(&host).0, ["runc x", "conmon"], "{name}");
         }
-        // A name that the kernel keeps whole, and one that it truncates.
+        // Two names that the kernel keeps whole, and one that it truncates.
         for name in ["crio-conmonrs", "isulad-shim", "containerd-shim"] {
             let stat = format!("9 ({name}) S 70002 1 1");
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();

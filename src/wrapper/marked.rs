@@ -18,7 +18,7 @@ use super::pass_through::is_switched_off;
 /// Returns the mark of the call's container, if the call needs it.
 ///
 /// # Errors
-/// Fails when the mark for an `exec` with `--process` cannot be read, unless plugins are disabled.
+/// Fails when the mark for an `exec` with `--process` cannot be read, unless every command passes through.
 pub(super) fn mark_of(
     config: &Config,
     call: &CommandLine,

@@ -30,9 +30,8 @@ impl Invocation<'_> {
         Err(error)
     }
 
-    /// Notifies the daemon of a `kill`, ignoring failures: plugins receive StopPodSandbox while the pod's network
-    /// namespace still exists (D37). Never starts a daemon. A `kill` of another container, or with another signal,
-    /// does not come here.
+    /// Notifies the daemon of a `kill` that ends an infrastructure container, ignoring failures: plugins receive
+    /// StopPodSandbox while the pod's network namespace still exists (D37). Never starts a daemon.
     pub(super) fn kill_sandbox(&self) -> Result<Infallible> {
         let session = DaemonSession::notify(self, Instant::now() + KILL_CAP);
         if let Ok(DaemonVerdict::Proceed(_, mut session)) = session {

@@ -25,9 +25,8 @@ pub(super) fn acts_on_container(call: &CommandLine) -> bool {
     call.id.is_some() && (is_help_by_name || !call.is_inert)
 }
 
-/// Whether the runtime will surely refuse this ID, so that no plugin has to be asked. Some IDs no
-/// runtime accepts; besides, only runc's rule is known: another one, even if a link calls it runc, may
-/// accept more.
+/// Whether the runtime will surely refuse this ID, so that no plugin has to be asked: no runtime
+/// accepts it, or runc does not. Another runtime, even if a link calls it runc, may accept more.
 pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
     let Some(id) = call.id.as_deref() else { return false };
     let is_runc = || {

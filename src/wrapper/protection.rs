@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handles creates while the daemon is unavailable and containers are protected: a container is
-//! created only if its pod is exempt, or the protections are promises that do not apply to it. The
-//! sources and rules are the daemon's.
+//! created only if its pod is exempt, or the protections are promises that do not apply to it. As in
+//! the daemon, `sources` describe the pod and `rules` compare the promises.
 //!
 //! Only here does the wrapper read the engine's files, and only when it would otherwise refuse a
 //! container. All reads are bounded. This module writes only the record of a refusal.
@@ -95,8 +95,8 @@ fn is_exempt(config: &Config, described: &Described, protections: &[Protection])
     missing.is_ok_and(|missing| missing.is_empty())
 }
 
-/// Whether a promise selects the container, or may select it: the claims and resources of a
-/// kubelet's pod are unknown here.
+/// Whether a promise selects the container, or may select it: the claims and resources of
+/// kubelet's pods are unknown here.
 fn may_be_about(section: &PromiseSection, config: &Config, described: &Described) -> bool {
     let Described { kind, ruled, unread, pod, container, .. } = described;
     let allocations = match kind.behaviour().has_pods {

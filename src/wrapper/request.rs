@@ -42,7 +42,7 @@ pub(super) const READ_AHEAD: usize = 1024;
 pub(super) enum DaemonVerdict {
     /// The daemon permits the command; the wrapper sends `EXEC` next.
     Proceed(Proceed, DaemonSession),
-    /// The daemon could not be reached, stopped responding, exited, or speaks another protocol.
+    /// No verdict, for this reason: the daemon is unreachable, too slow, has exited, or speaks another protocol.
     Away(String),
 }
 

@@ -43,7 +43,7 @@ impl Invocation<'_> {
             None => input.rewind()?,
         }
         if let Err(gone) = session.notify_exec() {
-            // Without a daemon, the values that plugins set would not be kept.
+            // No daemon records the overlaid values, so the runtime reads the engine's own input.
             input.rewind()?;
             return self.bypass_update(&gone.to_string(), input.bytes());
         }

@@ -212,7 +212,7 @@ pub(super) fn read_list(
     mistakes
 }
 
-/// Returns the consequence of a mistake in this table: only one that refuses containers protects.
+/// Returns the consequence of a mistake in this table: only an injection that refuses containers protects.
 pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     let is_audit = table.get("mode").and_then(Item::as_str) == Some("audit");
     let refuses = table.iter().any(|(key, item)| is_refusal(key, item.as_str()));
@@ -222,7 +222,7 @@ pub(super) fn consequence(table: &dyn TableLike) -> Consequence {
     }
 }
 
-/// Returns the consequence of a value that was meant as an injection but is in no list of tables.
+/// Returns the consequence of a value that was meant for an injection but is not below `[[inject]]`.
 pub(super) fn consequence_of_value(path: &[String], value: &Value) -> Consequence {
     let last = path.last().map(String::as_str).unwrap_or_default();
     let tables = value.as_array().into_iter().flatten().filter_map(Value::as_inline_table);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory allocator of the program: dlmalloc behind one lock, and for a thread that asks for it a list of the small
-//! blocks that it freed. It imports nothing.
+//! The memory allocator of the program: dlmalloc behind one lock, and for the daemon's loop a list of the small blocks
+//! that it freed. It imports nothing.
 //!
-//! A request to a plugin is decoded into hundreds of short texts and lists, which are freed together. dlmalloc's own lock
-//! and its search cost a third of the processor time of a request that ten plugins answer; a kept block costs neither.
-//! Blocks may be freed on another thread than the one that allocated them. It never keeps more than [`Allocator::KEPT`] bytes.
+//! A request with its responses is hundreds of short texts and lists, which are allocated and freed together. dlmalloc's
+//! own lock, a pthread mutex, and its search cost a third of the processor time of a request that ten plugins answer; a
+//! kept block costs neither. Any thread may free a block. A thread never keeps more than 128 KiB.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -93,8 +93,8 @@ impl Allocator {
         Self(Mutex::new(Dlmalloc::new()))
     }
 
-    /// Keeps small blocks that this thread frees, for its next requests: for a thread that never ends, because what
-    /// a thread keeps when it ends is lost. At most 128 KiB.
+    /// From now on, this thread keeps small blocks that it frees and allocates them again, at most 128 KiB. A thread
+    /// that ends loses the blocks that it keeps, so only a process's last thread should call this.
     pub fn keep_blocks_of_this_thread() {
         KEPT.with(|kept| {
             for (size, room) in kept.room.iter().enumerate() {

@@ -35,9 +35,7 @@ impl Upcalls for Nothing {
 /// `broker SOCKET REQUEST-FILE`
 pub(crate) fn main(words: &[String]) {
     let [socket, request] = words else { return };
-    if std::env::var_os("NO_KEEP").is_none() {
-        nri_runc::Allocator::keep_blocks_of_this_thread();
-    }
+    nri_runc::Allocator::keep_blocks_of_this_thread();
     let bytes = std::fs::read(request).unwrap();
     let request = api::CreateContainerRequest::parse_from_bytes(&bytes).unwrap();
     let runtime = tokio::runtime::LocalRuntime::new().unwrap();

@@ -62,8 +62,12 @@ impl AdjustmentMerger<'_> {
             return Ok(());
         }
         let visible = &mut self.visible.env;
-        let touched = touched(&changes);
-        visible.retain(|entry| !touched.contains(variable(entry)));
+        if let [change] = changes.as_slice() {
+            visible.retain(|entry| !is_variable(entry, change.key()));
+        } else {
+            let touched = touched(&changes);
+            visible.retain(|entry| !touched.contains(variable(entry)));
+        }
         for change in &changes {
             if let ListChange::Set(_, api::KeyValue { key, value, special_fields: _ }) = change {
                 visible.push(format!("{key}={value}"));
@@ -277,6 +281,11 @@ fn variable(entry: &str) -> &str {
     // Names are short: a plain loop takes less time than a search for long texts.
     let end = entry.bytes().position(|byte| byte == b'=').unwrap_or(entry.len());
     entry.get(..end).unwrap_or(entry)
+}
+
+/// Whether this `NAME=value` has this name.
+fn is_variable(entry: &str, name: &str) -> bool {
+    entry.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 fn hook_lists(hooks: &mut api::Hooks) -> [&mut Vec<api::Hook>; 6] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encodes the CreateContainer requests of one creation. Encodes the pod once for all plugins, and the mounts,
-//! usually most of a container, again only after a change. It decodes nothing.
+//! Encodes the CreateContainer requests of one creation. Encodes the pod and the labels once for all plugins, and
+//! the mounts, usually most of a container, again only after a change. It decodes nothing.
 
 use std::mem;
 
@@ -16,15 +16,16 @@ const CONTAINER: u32 = 2;
 pub(crate) struct EncodedParts {
     /// The pod, as a field of the request; empty before the first request.
     pod: Vec<u8>,
-    /// The mounts, as fields of the container; `None` before the first request and after a change.
-    mounts: Option<Vec<u8>>,
+    /// The labels and mounts, as fields of the container; `None` before the first request and after
+    /// a change.
+    lasting: Option<Vec<u8>>,
 }
 
 impl EncodedParts {
-    /// Drops the encoded parts that an adjustment changes.
+    /// Drops the encoded parts that an adjustment changes. No adjustment has labels.
     pub(crate) fn forget_changed(&mut self, adjust: &api::ContainerAdjustment) {
         if !adjust.mounts.is_empty() {
-            self.mounts = None;
+            self.lasting = None;
         }
     }
 
@@ -37,37 +38,43 @@ impl EncodedParts {
             request.pod = only.pod;
             self.pod = encoded?;
         }
-        let others = self.others(request.container.mut_or_insert_default())?;
-        let mounts = self.mounts.as_deref().unwrap_or_default();
-        let length = others.len() + mounts.len();
-        // A field's number and length take at most 11 bytes.
-        let mut bytes = Vec::with_capacity(self.pod.len() + 11 + length);
-        bytes.extend_from_slice(&self.pod);
-        let mut to = CodedOutputStream::vec(&mut bytes);
-        to.write_tag(CONTAINER, WireType::LengthDelimited)?;
-        to.write_raw_varint64(length as u64)?;
-        to.write_raw_bytes(&others)?;
-        to.write_raw_bytes(mounts)?;
-        to.flush()?;
-        drop(to);
-        Ok(bytes)
+        let Self { pod, lasting } = self;
+        divided(lasting, request.container.mut_or_insert_default(), |others, lasting| {
+            let length = others.compute_size() + lasting.len() as u64;
+            // A field's number and length take at most 11 bytes.
+            let mut bytes = Vec::with_capacity(pod.len() + 11 + length as usize);
+            bytes.extend_from_slice(pod);
+            let mut to = CodedOutputStream::vec(&mut bytes);
+            to.write_tag(CONTAINER, WireType::LengthDelimited)?;
+            to.write_raw_varint64(length)?;
+            others.write_to_with_cached_sizes(&mut to)?;
+            to.write_raw_bytes(lasting)?;
+            to.flush()?;
+            drop(to);
+            Ok(bytes)
+        })
     }
 
-    /// Encodes the container with its mounts last, and leaves it unchanged.
+    /// Encodes the container with its labels and mounts last, and leaves it unchanged.
     pub(crate) fn container(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
-        let mut bytes = self.others(container)?;
-        bytes.extend_from_slice(self.mounts.as_deref().unwrap_or_default());
-        Ok(bytes)
+        divided(&mut self.lasting, container, |others, lasting| {
+            let mut bytes = others.write_to_bytes()?;
+            bytes.extend_from_slice(lasting);
+            Ok(bytes)
+        })
     }
+}
 
-    /// Returns the container encoded without its mounts; encodes the mounts into `self` if they have changed.
-    fn others(&mut self, container: &mut api::Container) -> Result<Vec<u8>> {
-        let mounts = mem::take(&mut container.mounts);
-        let others = container.write_to_bytes();
-        let only = api::Container { mounts, ..Default::default() };
-        let encoded = self.mounts.take().map_or_else(|| only.write_to_bytes(), Ok);
-        container.mounts = only.mounts;
-        self.mounts = Some(encoded?);
-        others
-    }
+/// Calls `write` with the container without its labels and mounts, and with these encoded.
+fn divided(
+    lasting: &mut Option<Vec<u8>>,
+    container: &mut api::Container,
+    write: impl FnOnce(&api::Container, &[u8]) -> Result<Vec<u8>>,
+) -> Result<Vec<u8>> {
+    let (labels, mounts) = (mem::take(&mut container.labels), mem::take(&mut container.mounts));
+    let only = api::Container { labels, mounts, ..Default::default() };
+    let encoded = lasting.take().map_or_else(|| only.write_to_bytes(), Ok);
+    let written = encoded.and_then(|encoded| write(container, lasting.insert(encoded)));
+    (container.labels, container.mounts) = (only.labels, only.mounts);
+    written
 }

@@ -7,6 +7,7 @@
 //! keep some 500 KB in memory. Nothing is logged here.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use protobuf::rt::WireType;
 use protobuf::{CodedInputStream, Message};
@@ -24,7 +25,7 @@ pub fn unknown_fields<M: Message>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     // Encoding fails only if a required field is missing, and NRI's messages have none.
     let bytes = message.write_to_bytes().unwrap_or_default();
-    let _readable = walk(&bytes, M::NAME, name, &mut found);
+    let _readable = walk(&bytes, M::NAME, Place { parent: None, name }, &mut found);
     let UnknownFields { mut places, seen: _, more } = found;
     if more > 0 {
         places.push(format!("{name} in {more} more places"));
@@ -54,9 +55,30 @@ impl UnknownFields {
     }
 }
 
+/// The place of a message in a reply, written as text only for an unknown field.
+#[derive(Clone, Copy)]
+struct Place<'p> {
+    parent: Option<&'p Place<'p>>,
+    name: &'p str,
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            write!(f, "{parent}.")?;
+        }
+        f.write_str(self.name)
+    }
+}
+
 /// Searches an encoded message of type `of`: notes its unknown fields by number, then searches the
 /// messages in its fields.
-fn walk(bytes: &[u8], of: &str, path: &str, found: &mut UnknownFields) -> protobuf::Result<()> {
+fn walk(
+    bytes: &[u8],
+    of: &str,
+    place: Place<'_>,
+    found: &mut UnknownFields,
+) -> protobuf::Result<()> {
     let at = MESSAGES.binary_search_by_key(&of, |(name, _, _)| name);
     let Some((_, [numbers, lengths], inside)): Option<&KnownFields> =
         at.ok().and_then(|at| MESSAGES.get(at))
@@ -83,10 +105,10 @@ fn walk(bytes: &[u8], of: &str, path: &str, found: &mut UnknownFields) -> protob
         }
     }
     unknown.sort_unstable();
-    unknown.into_iter().for_each(|number| found.note(format!("{path} field {number}")));
+    unknown.into_iter().for_each(|number| found.note(format!("{place} field {number}")));
     inner.into_iter().try_for_each(|(name, of, bytes)| match *name {
         // The value of a map's entry.
-        "" => walk(&bytes, of, path, found),
-        name => walk(&bytes, of, &format!("{path}.{name}"), found),
+        "" => walk(&bytes, of, place, found),
+        name => walk(&bytes, of, Place { parent: Some(&place), name }, found),
     })
 }

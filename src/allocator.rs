@@ -188,6 +188,11 @@ mod tests {
         Layout::from_size_align(size, 8).unwrap()
     }
 
+    /// The byte with which a block of this size is filled.
+    fn filler(size: usize) -> u8 {
+        u8::try_from(size % 251).unwrap()
+    }
+
     /// Allocates blocks of these sizes, fills each, compares all, and returns them.
     #[expect(unsafe_code, reason = "calls of the allocator")]
     fn filled(sizes: &[usize]) -> Vec<*mut u8> {
@@ -195,14 +200,14 @@ mod tests {
             // SAFETY: no size is 0.
             let block = unsafe { ALLOCATOR.alloc(layout(*size)) };
             // SAFETY: the block has this size.
-            unsafe { block.write_bytes(*size as u8, *size) };
+            unsafe { block.write_bytes(filler(*size), *size) };
             block
         };
         let blocks: Vec<*mut u8> = sizes.iter().map(fill).collect();
         for (block, size) in blocks.iter().zip(sizes) {
             // SAFETY: as above.
             let bytes = unsafe { std::slice::from_raw_parts(*block, *size) };
-            assert!(bytes.iter().all(|byte| *byte == *size as u8), "{size}");
+            assert!(bytes.iter().all(|byte| *byte == filler(*size)), "{size}");
         }
         blocks
     }
@@ -272,7 +277,7 @@ mod tests {
                 let block = unsafe { ALLOCATOR.realloc(block, layout(old), new) };
                 // SAFETY: the block has both sizes' minimum.
                 let bytes = unsafe { std::slice::from_raw_parts(block, old.min(new)) };
-                assert!(bytes.iter().all(|byte| *byte == old as u8), "{old} to {new}");
+                assert!(bytes.iter().all(|byte| *byte == filler(old)), "{old} to {new}");
                 free(&[block], &[new]);
                 free(&filled(&[new]), &[new]);
             }
@@ -295,7 +300,7 @@ mod tests {
             let wide = Layout::from_size_align(64, 64).unwrap();
             // SAFETY: as above.
             let block = unsafe { ALLOCATOR.alloc(wide) };
-            assert_eq!(block as usize % 64, 0);
+            assert_eq!(block.addr() % 64, 0);
             // SAFETY: it was allocated with this layout.
             unsafe { ALLOCATOR.dealloc(block, wide) };
         })

@@ -72,13 +72,12 @@ pub(crate) struct ConnectedPlugin {
     requests_ended: Notify,
     /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
-    /// The pods and containers that the plugin knows: those of its Synchronize, and those that began
-    /// later and are not hidden from it, until their removal.
+    /// The pods and containers that the plugin knows: it receives later events only about these.
     known: RefCell<HashSet<Subject>>,
 }
 
 impl ConnectedPlugin {
-    /// Creates a plugin that knows `snapshot` from the Synchronize that it is about to receive.
+    /// Creates a plugin that is not yet synchronized and knows the subjects in `snapshot`.
     pub(super) fn new(
         chained: ChainedPlugin,
         arrival: u64,
@@ -210,7 +209,7 @@ impl ConnectedPlugin {
         self.phase_changed.notify_waiters();
     }
 
-    /// Marks the plugin as synchronized: from here on it receives requests and events without delay.
+    /// Marks the plugin as synchronized: requests involve it, and its events are no longer queued.
     pub(super) fn mark_synchronized(&self) {
         self.phase.set(Phase::Synchronized);
         self.phase_changed.notify_waiters();
@@ -270,8 +269,8 @@ impl ConnectedPlugin {
         !is_synchronizing
     }
 
-    /// Queues an event until the plugin is synchronized. A plugin that handles events more slowly
-    /// than they happen would never catch up, so it is disconnected.
+    /// Queues an event until the plugin is synchronized. Disconnects the plugin if its queue is full: it
+    /// handles events more slowly than they happen.
     fn queue(&self, notification: &Notification) {
         let pushed = self.backlog.borrow_mut().push(notification.clone());
         if let Err(why) = pushed {

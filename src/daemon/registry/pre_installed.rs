@@ -57,7 +57,8 @@ impl PreInstalled {
         self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
     }
 
-    /// Whether the plugin `id` satisfies the requirement `name` (or `NN-name`).
+    /// Whether the requirement `name` (or `NN-name`) refers to the plugin `id`. A bare name that files have
+    /// refers only to the plugins of these files.
     pub(crate) fn is_meant(&self, name: &str, id: &str) -> bool {
         let is_a_files_name = || {
             let known = self.0.borrow();

@@ -27,7 +27,6 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Returns the subject of this event.
     pub(super) fn about(notification: &Notification) -> Self {
         match &notification.container {
             Some(container) => Self::Container(ContainerKey {
@@ -109,7 +108,6 @@ impl ConnectedPlugin {
         self
     }
 
-    /// Returns the plugin's connection.
     pub(crate) fn connection(&self) -> &Plugin {
         &self.chained.plugin
     }
@@ -362,7 +360,6 @@ impl Backlog {
         Some(next)
     }
 
-    /// Drops the events after the first `length`.
     fn truncate(&mut self, length: usize) {
         let dropped: usize = self.events.iter().skip(length).map(|(_, size)| size).sum();
         self.bytes = self.bytes.saturating_sub(dropped);

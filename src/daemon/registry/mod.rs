@@ -131,12 +131,10 @@ impl Registry {
         }
     }
 
-    /// Returns the operator's rules.
     pub(crate) fn rules(&self) -> Rc<Rules> {
         Rc::clone(&self.rules.borrow())
     }
 
-    /// Returns the operator's injections.
     pub(crate) fn injections(&self) -> Rc<Injections> {
         Rc::clone(&self.injections.borrow())
     }

@@ -20,7 +20,6 @@ use crate::limits;
 use super::Registry;
 use super::connected::ConnectedPlugin;
 
-/// All recordings.
 #[derive(Default)]
 pub(crate) struct Recorders {
     listeners: RefCell<Vec<Listener>>,
@@ -37,7 +36,6 @@ impl Recorders {
         Recording { lines, queued }
     }
 
-    /// Whether anything is recorded.
     fn is_on(&self) -> bool {
         !self.listeners.borrow().is_empty()
     }

@@ -197,7 +197,7 @@ impl PodCgroups {
         ended
     }
 
-    /// Ends the watch of a pod whose record is removed.
+    /// Ends the watch of this pod, if there is one.
     pub(crate) fn end(&self, id: &str) {
         if let Some(ended) = self.0.borrow_mut().remove(id) {
             ended.notify_one();

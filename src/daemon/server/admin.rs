@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers operators with one JSON document for each admin verb, or with a stream, in a form that scripts depend on.
-//! This module changes nothing itself; `recovery` and `reload` carry out changes.
+//! This module changes nothing itself; other modules carry out changes.
 //!
 //! A node may have thousands of pods whose authors choose their labels, so the list of pods is sent
 //! while it is built, and never held in memory as a whole.
@@ -99,10 +99,6 @@ pub(crate) async fn serve(
     send(stream, answer).await
 }
 
-/// Converts an answer to JSON.
-///
-/// # Errors
-/// Fails as `answer`: every answer has a JSON form.
 fn to_json(answer: Result<impl Serialize>) -> Result<String> {
     serde_json::to_string(&answer?).map_err(|error| Error::new(error.to_string()))
 }

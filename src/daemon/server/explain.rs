@@ -28,8 +28,8 @@ enum Match {
     Prefix,
 }
 
-/// Returns the last non-empty part of `wanted` between slashes, for a search of removed records: all that `wanted`
-/// matches contain it.
+/// Returns the last non-empty part of `wanted` between slashes, for a search of removed records: each record that
+/// `wanted` matches contains this text.
 pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
@@ -41,7 +41,7 @@ pub(super) fn searched(wanted: &str) -> &str {
 /// Fails with one line if none matches, or only several pods do.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod, or as itself if it has no pod.
+    // An infrastructure container is explained as its pod, or as itself if it is removed and its pod is unknown.
     let is_shown = |container: &Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()

@@ -18,7 +18,6 @@ use crate::limits;
 use crate::link::DaemonResponse;
 use crate::plugin::json::show;
 
-/// Sends the state, then every request, until the reader closes its end.
 pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step, so that no event in between is missing or sent twice.
     let (pods, containers) = events::snapshot(&daemon.records.read());

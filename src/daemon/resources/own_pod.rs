@@ -124,8 +124,8 @@ fn is_at_or_below(text: &str, hierarchy: &str, cgroup: &str) -> bool {
     })
 }
 
-/// Whether a cgroup is the container's: it has `path`, or `PREFIX-NAME.scope` for
-/// `SLICE:PREFIX:NAME`, or, if the container has no path, the name `ID` or `ANYTHING-ID.scope`.
+/// Whether a cgroup may be the container's: it ends with `path`, or with `PREFIX-NAME.scope` for
+/// `SLICE:PREFIX:NAME`, or, if the container has no path, with the name `ID` or `ANYTHING-ID.scope`.
 fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     let is_last = |name: &str| {
         cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))

@@ -26,7 +26,7 @@ use crate::daemon::watch::pidfd;
 pub(crate) enum Route {
     /// By the daemon.
     Direct(Cgroups),
-    /// The runtime's `update` writes them; the daemon may read the cgroups if they are known.
+    /// By the runtime's `update`; the daemon may read the cgroups, if known, and write values that `update` ignores.
     Runtime(Option<Cgroups>),
 }
 

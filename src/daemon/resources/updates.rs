@@ -402,7 +402,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
         warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
     }
     let Some(key) = &update_request.key else {
-        // No container has this ID, and a plugin may request any number of such updates.
+        // The ID is not that of a single container, and a plugin may request any number of such updates.
         if has_line {
             let key = ContainerKey { root: String::new(), id: id.clone() };
             daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);

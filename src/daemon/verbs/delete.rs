@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::link::Proceed;
 use crate::state::{Container, Lifecycle};
 
-/// Time that a `delete` waits for plugins; the remaining ones are notified afterwards.
+/// Longest wait of a `delete` for its container's turn, and then for plugins; the remaining ones are notified later.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.

@@ -19,7 +19,6 @@ use crate::state::{InFlight, Lifecycle, START};
 /// Time that StartContainer waits for an update of the container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
-/// Decides a `start`.
 pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {

@@ -14,7 +14,7 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// Longest wait of a `kill` for its container's turn, and then for plugins; less than the second that the wrapper waits.
+/// Longest wait of a `kill` for its container's turn, and then for plugins; less than the wrapper's wait of a second.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
 /// Time limit of the wait for members' exits that are not reported yet, and the interval of checks.

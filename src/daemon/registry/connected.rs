@@ -57,7 +57,7 @@ pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
     /// The process that connected; `None` for a plugin that the daemon launched.
     pub(crate) peer: Option<PluginPeer>,
-    /// The number of this connection, in the order of the daemon's connections.
+    /// The number of this plugin, in the order of registration.
     pub(super) arrival: u64,
     /// The PID of the connection of the same identity, if one existed when this plugin registered
     /// (D41). `Some(None)` if the kernel shows no PID.

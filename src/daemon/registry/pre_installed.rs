@@ -25,7 +25,7 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// The `NN-name` of every file in the folder; `None` until the folder was read.
+    /// The names of the files in the folder that have the form `NN-name`; `None` until the folder was read.
     files: Option<BTreeSet<String>>,
     /// The identities that only their file's process may use; `None` while the files are unknown.
     owned: Option<BTreeSet<String>>,

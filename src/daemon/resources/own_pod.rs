@@ -62,7 +62,7 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.process.init_pid {
         Some(pid) => (Some(pid), record.process.init_start),
-        // `run` reports the PID late, so the runtime's state is read.
+        // The PID of a `run` is recorded late, so the runtime's state is read.
         None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };

@@ -351,7 +351,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             _ => Err(UpdateError::Busy),
         };
         if result == Err(UpdateError::Starting) {
-            return; // A start is in progress; they are carried out when it ends.
+            return; // A start is in progress; the updates are carried out when it ends.
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| {

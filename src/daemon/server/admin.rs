@@ -147,7 +147,7 @@ async fn send_pods(
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
-/// Compares values that plugins own with the kernel's, for the containers that match `wanted`, or for all.
+/// Compares values that plugins and injections own with the kernel's, for the containers that match `wanted`, or all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())

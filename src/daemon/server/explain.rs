@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers `explain`: finds the container that an operator means, and shows the plugins' changes to
-//! it. It reads the records of existing and removed containers, and changes nothing.
+//! Answers `explain`: finds the container that an operator means, and shows the changes that plugins and injections
+//! made to it. It reads the records of existing and removed containers, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -233,7 +233,7 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
     rows.collect()
 }
 
-/// Returns values that the engine requested while the plugins' values stayed in force.
+/// Returns values that the engine requested while the values of plugins and injections stayed in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.resources.overlay);
     let rows = container.outcome.repeated.iter().filter_map(|repeated| {

@@ -74,7 +74,7 @@ pub(crate) struct InitProcess {
     pub(crate) incarnation: u64,
     /// The process's descriptor; `None` if it has been reaped; an error while its state is unreadable.
     pub(crate) process: io::Result<Option<OwnedFd>>,
-    /// The watch of the container's folder, begun at the creation.
+    /// A watch of the container's folder, which shows whether the container was started.
     pub(crate) folder: StartWatch,
 }
 

@@ -16,7 +16,7 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle, START};
 
-/// Time that StartContainer waits for an update of the container that is being written.
+/// Longest wait of a `start` for an update of its container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
 pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {

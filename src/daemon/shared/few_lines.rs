@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a
-//! minute for each plugin or listener, and one more line with the number of the suppressed ones.
+//! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a minute
+//! for each kind of event and plugin or listener, and one more line with the number of the suppressed ones.
 
 use std::rc::Rc;
 

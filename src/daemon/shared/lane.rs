@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each first
-//! settles the previous verb. Verbs of different containers run concurrently, apart from steps in their pod's lane or
-//! in a shared bundle.
+//! settles the previous verb; a `delete` or `kill` waits at most a second for that. Verbs of different containers run
+//! concurrently, apart from steps in their pod's lane or in a shared bundle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -184,8 +184,8 @@ impl Roster {
         record
     }
 
-    /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
-    /// either, unless a connected plugin has exactly this name.
+    /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or, if no plugin has this name,
+    /// an unambiguous prefix of either.
     ///
     /// # Errors
     /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.

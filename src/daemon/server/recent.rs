@@ -18,7 +18,7 @@ pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Vec<RecentCall>
     Ok(shown.unwrap_or_default())
 }
 
-/// Returns the time that each plugin took for a container, or for a pod if `container` is empty.
+/// Returns the times of the calls about a container, or about a pod if `container` is empty.
 pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
     let calls =
         daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));

@@ -281,7 +281,7 @@ fn own(
 }
 
 /// Overlays the engine's values with the plugins' earlier values, and those with the plugins'
-/// current replies.
+/// current replies. Fails if memory with swap is then below memory alone.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
     // crun applies exactly the device rules that it receives, and drops all others.
     let is_crun = RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun;

@@ -59,7 +59,7 @@ pub(crate) struct ConnectedPlugin {
     pub(crate) peer: Option<PluginPeer>,
     /// The number of this plugin, in the order of registration.
     pub(super) arrival: u64,
-    /// The PID of the connection of the same identity, if one existed when this plugin registered
+    /// The PID of the earlier connection of this identity, if one existed when this plugin registered
     /// (D41). `Some(None)` if the kernel shows no PID.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,

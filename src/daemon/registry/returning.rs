@@ -46,7 +46,7 @@ pub(crate) struct ReturningPlugins {
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
-    /// The deadline that the last logged wait had.
+    /// The deadline of the last logged wait.
     logged: Cell<Option<Instant>>,
     /// Required plugins for which a wait was logged since a plugin was last synchronized.
     awaited: RefCell<BTreeSet<String>>,
@@ -124,8 +124,8 @@ impl ReturningPlugins {
         self.arrived.notified()
     }
 
-    /// Records a wait for these required plugins; false if all of them were logged since a plugin
-    /// was last synchronized.
+    /// Records a wait for these required plugins; returns whether to log it: false if a wait for each
+    /// was logged since a plugin was last synchronized.
     pub(crate) fn note_wait(&self, names: &[String]) -> bool {
         let mut awaited = self.awaited.borrow_mut();
         let known = awaited.len();

@@ -23,7 +23,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process was replaced since the identity was last unused.
+    /// Pods whose process was replaced; cleared once no connected plugin has the identity.
     displaced: VecDeque<String>,
     /// Time of the last refusal that was logged.
     logged: Option<Instant>,

@@ -45,7 +45,7 @@ struct UpdateRequest {
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// The result of checking the update.
+    /// The result of checking the update; `None` while the container is being created.
     found: Result<Option<(Rc<Container>, CheckedUpdate)>>,
 }
 

@@ -242,7 +242,7 @@ fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 
-/// Notices that plugins were disabled or enabled, and logs which user did that.
+/// Makes the daemon catch up after plugins were disabled or enabled, and logs which user did that.
 fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Noted {
     enabled::catch_up(daemon);
     let who = quoted(who);

@@ -248,8 +248,8 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     rows.collect()
 }
 
-/// Returns the changes in order of time, and those of one event in the order of the chain. A plugin that
-/// set a field to its present value made no change.
+/// Returns the changes in order of time, and those of one event in the order of the chain. Omits changes
+/// to the value that the field already had.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.outcome.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();

@@ -68,7 +68,7 @@ fn micros(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the message of a method; null if it cannot be decoded, or is empty.
+/// Returns the message of a method; null if NRI has no message of this name, or it cannot be decoded.
 fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
     let name = match (method, is_request) {
         ("StateChange", true) => "StateChangeEvent".to_owned(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Serves `nri-runc nri replay --record`: sends the state first, then every request, until the reader closes its end.
+//! Serves `nri-runc nri replay --record`: sends the state first, then every request, until the reader closes its end
+//! or is too slow.
 
 use std::rc::Rc;
 

@@ -12,7 +12,7 @@ use crate::plugin::{Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
-/// Returns an event about a container in its current state.
+/// Returns an event with the container in its recorded state; `None` if it is not on record.
 pub(crate) fn of_container(
     store: &Store,
     event: Event,

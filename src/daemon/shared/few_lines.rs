@@ -11,7 +11,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
 use crate::text::counted;
 
-/// The subject of a line.
+/// The kind of event that a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FewOf {
     /// accept(2) failed.

@@ -141,7 +141,7 @@ pub(crate) struct ConcludedUpdate {
     pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
-/// The work in progress for one container.
+/// The work in progress for one container or pod.
 #[derive(Default)]
 pub(crate) struct Lane {
     /// Held while a verb is decided or settled, or plugins are notified of a start or exit.

@@ -158,8 +158,8 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Prepares for former plugins, before the execs file is rewritten. `are_resuming`: plugins of
-    /// the previous program are about to be resumed. Otherwise, after a restart, plugins that
+    /// Determines, before the execs file is rewritten, whether former plugins may return. `are_resuming`:
+    /// plugins of the previous program are about to be resumed. Otherwise, after a restart, plugins that
     /// protected execs may return; until they do, or time out, execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);

@@ -223,8 +223,7 @@ pub(crate) struct NodeScopeWatch {
 /// The daemon's watches, and the queues of work for them.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// The inotify descriptor for all folders, except that the watch for a container's start has
-    /// its own (`start_watch.rs`).
+    /// The inotify descriptor of all folder watches, except those of `start_watch.rs`, which have their own.
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,

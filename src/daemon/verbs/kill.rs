@@ -46,7 +46,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The process has already exited.
     }
-    // If the end is uncertain, it is reported when it happens.
+    // If it is uncertain whether the process ends, plugins are notified once it has.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {

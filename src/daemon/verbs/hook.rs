@@ -4,7 +4,7 @@
 //! can be applied, and any other change refuses the container.
 //!
 //! If a wrapper became this runtime, the wrapper has reported its call, and the hook (whose
-//! parent is the same process) is ignored. A creation hook writes nothing in the bundle.
+//! parent is the same process) is ignored. A creation hook patches no document.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -91,8 +91,8 @@ impl InitOf {
         Ok(Self { id: record.key.id.clone(), pid, start: record.process.init_start })
     }
 
-    /// Fails if the process has exited. Call this after reading its files: it proves that they belong to this
-    /// process.
+    /// Fails unless the process is known to run. Call this after reading its files: it proves that they belong to
+    /// this process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
         let process = pidfd::open_same(host, self.pid, self.start);
         let process = process.map_err(|unknown| not_known(unknown.into()))?;

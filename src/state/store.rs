@@ -35,8 +35,7 @@ pub struct Store {
     pods: BTreeMap<String, Rc<Pod>>,
     gone: Remembered<Container>,
     gone_pods: Remembered<Pod>,
-    /// Removed containers whose records are still on disk, oldest first, with the size of each in
-    /// bytes.
+    /// Removed containers whose records are still on disk, oldest first, with each record's bytes.
     kept: VecDeque<(ContainerKey, usize)>,
     incarnations: u64,
     /// Containers whose record could not be written.

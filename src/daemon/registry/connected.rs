@@ -27,7 +27,6 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Returns the subject of this event.
     pub(super) fn about(notification: &Notification) -> Self {
         match &notification.container {
             Some(container) => Self::Container(ContainerKey {
@@ -58,9 +57,9 @@ pub(crate) struct ConnectedPlugin {
     pub(crate) chained: Rc<ChainedPlugin>,
     /// The process that connected; `None` for a plugin that the daemon launched.
     pub(crate) peer: Option<PluginPeer>,
-    /// The number of this connection, in the order of the daemon's connections.
+    /// The number of this plugin, in the order of registration.
     pub(super) arrival: u64,
-    /// The PID of the connection of the same identity, if one existed when this plugin registered
+    /// The PID of the earlier connection of this identity, if one existed when this plugin registered
     /// (D41). `Some(None)` if the kernel shows no PID.
     replaces: Option<Option<i32>>,
     phase: Cell<Phase>,
@@ -72,13 +71,12 @@ pub(crate) struct ConnectedPlugin {
     requests_ended: Notify,
     /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
-    /// The pods and containers that the plugin knows: those of its Synchronize, and those that began
-    /// later and are not hidden from it, until their removal.
+    /// The pods and containers that the plugin knows: it receives later events only about these.
     known: RefCell<HashSet<Subject>>,
 }
 
 impl ConnectedPlugin {
-    /// Creates a plugin that knows `snapshot` from the Synchronize that it is about to receive.
+    /// Creates a plugin that is not yet synchronized and knows the subjects in `snapshot`.
     pub(super) fn new(
         chained: ChainedPlugin,
         arrival: u64,
@@ -110,7 +108,6 @@ impl ConnectedPlugin {
         self
     }
 
-    /// Returns the plugin's connection.
     pub(crate) fn connection(&self) -> &Plugin {
         &self.chained.plugin
     }
@@ -210,7 +207,7 @@ impl ConnectedPlugin {
         self.phase_changed.notify_waiters();
     }
 
-    /// Marks the plugin as synchronized: from here on it receives requests and events without delay.
+    /// Marks the plugin as synchronized: requests involve it, and its events are no longer queued.
     pub(super) fn mark_synchronized(&self) {
         self.phase.set(Phase::Synchronized);
         self.phase_changed.notify_waiters();
@@ -270,8 +267,8 @@ impl ConnectedPlugin {
         !is_synchronizing
     }
 
-    /// Queues an event until the plugin is synchronized. A plugin that handles events more slowly
-    /// than they happen would never catch up, so it is disconnected.
+    /// Queues an event until the plugin is synchronized. Disconnects the plugin if its queue is full: it
+    /// handles events more slowly than they happen.
     fn queue(&self, notification: &Notification) {
         let pushed = self.backlog.borrow_mut().push(notification.clone());
         if let Err(why) = pushed {
@@ -363,7 +360,6 @@ impl Backlog {
         Some(next)
     }
 
-    /// Drops the events after the first `length`.
     fn truncate(&mut self, length: usize) {
         let dropped: usize = self.events.iter().skip(length).map(|(_, size)| size).sum();
         self.bytes = self.bytes.saturating_sub(dropped);

@@ -20,7 +20,7 @@ use super::subscribers::Subscribers;
 pub(crate) struct PluginExecs {
     /// At least one plugin must be asked.
     pub(crate) asks: bool,
-    /// At least one plugin protects execs: without it, they are refused.
+    /// At least one plugin protects execs: if it cannot be asked, they are refused.
     pub(crate) protects: bool,
     /// At least one plugin is notified.
     pub(crate) notes: bool,

@@ -3,8 +3,8 @@
 //! and containers that each knows (`ConnectedPlugin::known`). `chain` sends the requests.
 //!
 //! Invariant: each plugin receives each pod and container that no rule hides from it exactly once, by
-//! Synchronize or by event, unless it is too busy for the start event. No event waits for a plugin that is still
-//! being synchronized: events are queued for it and sent afterwards.
+//! Synchronize or by event, unless it is too busy for the start event or an earlier plugin refuses it. No event waits
+//! for a plugin that is still being synchronized: events are queued for it and sent afterwards.
 //!
 //! This module never accepts a connection and changes no record. It imports `watch`.
 
@@ -69,7 +69,7 @@ pub(crate) struct Registry {
     replaced: RefCell<Vec<Rc<ConnectedPlugin>>>,
     /// Number of plugins registered so far.
     arrivals: Cell<u64>,
-    /// Time for which creates wait for the successor of a disconnected plugin.
+    /// Time for which requests wait for the successor of a disconnected plugin.
     successor_wait: Cell<Duration>,
     /// Pods and containers whose removal event is being sent: a plugin that connects now would not
     /// receive that event.
@@ -81,7 +81,7 @@ pub(crate) struct Registry {
     pub(crate) recorders: Recorders,
     /// The state of the socket to which plugins connect.
     pub(crate) socket: PluginSocket,
-    /// Plugins for which creates wait.
+    /// Plugins for which requests wait.
     pub(crate) returning: ReturningPlugins,
     /// Identities that belong to plugin files.
     pub(crate) pre_installed: PreInstalled,
@@ -94,7 +94,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(config: &Config) -> Self {
         let pre_installed = PreInstalled::default();
-        // Until the folder can be read, any name may belong to a plugin file.
+        // As long as the folder is unreadable, any name may belong to a plugin file.
         let _looked_at_again = pre_installed.look(config);
         Self {
             connected: Members::default(),
@@ -131,12 +131,10 @@ impl Registry {
         }
     }
 
-    /// Returns the operator's rules.
     pub(crate) fn rules(&self) -> Rc<Rules> {
         Rc::clone(&self.rules.borrow())
     }
 
-    /// Returns the operator's injections.
     pub(crate) fn injections(&self) -> Rc<Injections> {
         Rc::clone(&self.injections.borrow())
     }
@@ -205,12 +203,12 @@ impl Registry {
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Returns the expected plugins that are missing; none while creates still wait for them.
+    /// Returns the expected plugins that are missing; none while requests still wait for them.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
 
-    /// Makes creates wait for each disconnected plugin whose successor is being configured or synchronized.
+    /// Makes requests wait for the successor of each disconnected plugin, if it is being configured or synchronized.
     fn expect_successors(&self) {
         let lost: Vec<String> = {
             let connected = self.connected.borrow();
@@ -220,7 +218,7 @@ impl Registry {
         lost.iter().for_each(|id| self.note_lost(id));
     }
 
-    /// Handles the lost connection of `id`: creates wait for its successor, if one is connecting.
+    /// Handles the lost connection of `id`: requests wait for its successor, if one is connecting.
     fn note_lost(&self, id: &str) {
         if self.has_successor(id) && !self.returning.expects(id) {
             self.returning.expect_successor(id, self.successor_wait.get());
@@ -235,7 +233,7 @@ impl Registry {
         connected.iter().any(is_it) || self.roster.is_configuring(id, is_a_files)
     }
 
-    /// Handles a failed connection of `id`: creates no longer wait for it, unless another one of
+    /// Handles a failed connection of `id`: requests no longer wait for it, unless another one of
     /// `id` is connecting.
     pub(crate) fn note_failed(&self, id: &str) {
         if !self.has_successor(id) {
@@ -248,7 +246,7 @@ impl Registry {
         self.roster.rows(&self.connected())
     }
 
-    /// Returns the plugins of these rows, as `NN-name`.
+    /// Returns the plugins in the rows of `nri-runc nri plugins`, as `NN-name`.
     pub(crate) fn known_plugins(&self) -> Vec<String> {
         self.rows().iter().map(PluginRow::id).collect()
     }
@@ -256,7 +254,7 @@ impl Registry {
     /// Returns the output of a launched plugin, for `nri-runc nri plugins --logs`.
     ///
     /// # Errors
-    /// Fails with one line unless `wanted` names exactly one launched plugin.
+    /// Fails with one line unless `wanted` matches exactly one launched plugin.
     pub(crate) fn output_of(&self, wanted: &str) -> Result<PluginOutput, Error> {
         let connected = self.connected.borrow();
         let ids: Vec<&str> = connected.iter().map(|plugin| plugin.id()).collect();
@@ -358,7 +356,7 @@ impl Registry {
         self.connected.borrow().iter().filter(|plugin| plugin.is_synchronized()).collect()
     }
 
-    /// Makes plugins that did not receive this RunPodSandbox or CreateContainer forget the pod or container: they
+    /// Makes `plugins`, which did not receive this RunPodSandbox or CreateContainer, forget the pod or container: they
     /// must not receive its later events, such as those of a rollback.
     pub(crate) fn forget_unasked(
         &self,

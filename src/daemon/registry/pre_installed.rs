@@ -25,7 +25,7 @@ pub(crate) struct PreInstalled(RefCell<Known>);
 #[derive(Debug, Default)]
 struct Known {
     folder: PathBuf,
-    /// The `NN-name` of every file in the folder; `None` until the folder was read.
+    /// The names of the files in the folder that have the form `NN-name`; `None` until the folder was read.
     files: Option<BTreeSet<String>>,
     /// The identities that only their file's process may use; `None` while the files are unknown.
     owned: Option<BTreeSet<String>>,
@@ -57,7 +57,8 @@ impl PreInstalled {
         self.0.borrow().owned.as_ref().is_none_or(|owned| owned.contains(id))
     }
 
-    /// Whether the plugin `id` satisfies the requirement `name` (or `NN-name`).
+    /// Whether the requirement `name` (or `NN-name`) refers to the plugin `id`. A bare name that files have
+    /// refers only to the plugins of these files.
     pub(crate) fn is_meant(&self, name: &str, id: &str) -> bool {
         let is_a_files_name = || {
             let known = self.0.borrow();

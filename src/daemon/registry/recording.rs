@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records the requests to plugins about pods and containers, except Synchronize, and the results of creations: one
-//! JSON line each, in the form that `replay` reads. A recording whose reader is too slow is ended, so a recording never
-//! delays a container. Without a reader, nothing is recorded.
+//! Records the requests to plugins about pods and containers (except Synchronize, validations and update results), and
+//! the results of creations: one JSON line each, in the form that `replay` reads. A recording whose reader is too slow
+//! is ended, so a recording never delays a container. Without a reader, nothing is recorded.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +20,6 @@ use crate::limits;
 use super::Registry;
 use super::connected::ConnectedPlugin;
 
-/// All recordings.
 #[derive(Default)]
 pub(crate) struct Recorders {
     listeners: RefCell<Vec<Listener>>,
@@ -37,7 +36,6 @@ impl Recorders {
         Recording { lines, queued }
     }
 
-    /// Whether anything is recorded.
     fn is_on(&self) -> bool {
         !self.listeners.borrow().is_empty()
     }

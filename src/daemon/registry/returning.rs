@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the plugins for which creates wait, after a daemon start (D14) or a disconnection (D41), and waits for them.
+//! Keeps the plugins for which requests wait, after a daemon start (D14) or a disconnection (D41), and waits for them.
 //! `connections` decides which plugins are expected after a start.
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ use crate::daemon::watch::pidfd;
 /// Interval of checks whether the processes of expected plugins have exited.
 const EXIT_CHECK: Duration = Duration::from_millis(200);
 
-/// A plugin for which creates wait.
+/// A plugin for which requests wait.
 #[derive(Debug, Default)]
 pub(crate) struct ExpectedPlugin {
     process: Option<OwnedFd>,
@@ -39,14 +39,14 @@ impl ExpectedPlugin {
     }
 }
 
-/// The plugins for which creates wait, and until when.
+/// The plugins for which requests wait, and until when.
 #[derive(Debug, Default)]
 pub(crate) struct ReturningPlugins {
     /// Plugins that handled execs and were connected before this program started.
     pub(crate) execs: FormerExecs,
     expected: RefCell<BTreeMap<String, ExpectedPlugin>>,
     until: Cell<Option<Instant>>,
-    /// The deadline that the last logged wait had.
+    /// The deadline of the last logged wait.
     logged: Cell<Option<Instant>>,
     /// Required plugins for which a wait was logged since a plugin was last synchronized.
     awaited: RefCell<BTreeSet<String>>,
@@ -54,7 +54,7 @@ pub(crate) struct ReturningPlugins {
 }
 
 impl ReturningPlugins {
-    /// Makes creates wait for these plugins, and no others, from now on, up to `at_most`.
+    /// Makes requests wait for these plugins, and no others, from now on, up to `at_most`.
     pub(crate) fn expect_all(&self, expected: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if !expected.is_empty() {
             self.until.set(Some(Instant::now() + at_most));
@@ -62,12 +62,12 @@ impl ReturningPlugins {
         *self.expected.borrow_mut() = expected;
     }
 
-    /// Makes creates wait for the plugin `id`, as after a daemon start.
+    /// Like [`expect_more`](Self::expect_more), for the plugin `id`.
     pub(crate) fn expect(&self, id: &str, at_most: Duration) {
         self.expect_more(BTreeMap::from([(id.to_owned(), ExpectedPlugin::default())]), at_most);
     }
 
-    /// Makes creates wait for these plugins, besides those for which they wait now, and sets the deadline of all anew.
+    /// Makes requests wait for these plugins, besides those for which they wait now, and sets the deadline of all anew.
     pub(crate) fn expect_more(&self, more: BTreeMap<String, ExpectedPlugin>, at_most: Duration) {
         if more.is_empty() {
             return;
@@ -80,14 +80,14 @@ impl ReturningPlugins {
         self.until.set(Some(Instant::now() + at_most));
     }
 
-    /// Makes creates wait for a connecting plugin that replaces a disconnected one.
+    /// Makes requests wait for a connecting plugin that replaces a disconnected one.
     pub(super) fn expect_successor(&self, id: &str, at_most: Duration) {
         self.expect(id, at_most);
         let mut expected = self.expected.borrow_mut();
         expected.insert(id.to_owned(), ExpectedPlugin { process: None, is_successor: true });
     }
 
-    /// Whether creates wait for `id` now.
+    /// Whether requests wait for `id` now.
     pub(super) fn expects(&self, id: &str) -> bool {
         let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
         is_waiting && self.expected.borrow().contains_key(id)
@@ -124,8 +124,8 @@ impl ReturningPlugins {
         self.arrived.notified()
     }
 
-    /// Records a wait for these required plugins; false if all of them were logged since a plugin
-    /// was last synchronized.
+    /// Records a wait for these required plugins; returns whether to log it: false if a wait for each
+    /// was logged since a plugin was last synchronized.
     pub(crate) fn note_wait(&self, names: &[String]) -> bool {
         let mut awaited = self.awaited.borrow_mut();
         let known = awaited.len();
@@ -167,7 +167,7 @@ impl ReturningPlugins {
         late
     }
 
-    /// Returns expected plugins that did not return in time; none while creates still wait.
+    /// Returns expected plugins that did not return in time; none while requests still wait.
     pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
         if is_waiting { Vec::new() } else { self.late(is_present) }

@@ -22,7 +22,7 @@ use crate::daemon::registry::times;
 use crate::error::Error;
 use crate::text::rfc3339_nanos;
 
-/// Time for which a disconnected plugin is shown, unless a request had timed out since its last answer.
+/// Time for which a disconnected or refused plugin is shown; one that disconnected with a strike is shown longer.
 const SHOWN: Duration = Duration::from_secs(3600);
 
 /// Plugins in their handshake and after their disconnection, and the launched plugins.
@@ -147,7 +147,7 @@ pub(crate) struct UnregisteredPlugin {
 }
 
 impl Roster {
-    /// Adds a connection that is in its handshake; shown as long as the value exists.
+    /// Adds a connection that is in its handshake; shown as long as the returned value exists.
     pub(crate) fn enters(
         &self,
         file: Option<(String, String)>,
@@ -184,8 +184,8 @@ impl Roster {
         record
     }
 
-    /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or an unambiguous prefix of
-    /// either, unless a connected plugin has exactly this name.
+    /// Returns the output of a launched plugin; `wanted` is `NN-name`, a name, or, if no plugin has this name,
+    /// an unambiguous prefix of either.
     ///
     /// # Errors
     /// Fails with one line if the daemon has launched no such plugin, or `wanted` is ambiguous.
@@ -301,7 +301,7 @@ impl Roster {
         self.holds_connections.send_if_modified(|was| std::mem::replace(was, is_held) != is_held);
     }
 
-    /// Waits until connections are held, or accepted.
+    /// Waits until new connections are held (`is_held`) or accepted.
     pub(crate) async fn until_held(&self, is_held: bool) {
         let mut holds = self.holds_connections.subscribe();
         // The roster owns the sender, so this cannot fail.

@@ -61,7 +61,7 @@ impl PluginSocket {
         self.problem.borrow().as_ref().map_or_else(|| "open".to_owned(), ToString::to_string)
     }
 
-    /// Returns the state for scripts.
+    /// Returns the state as the answer to `status` has it.
     pub(crate) fn state(&self, path: &Path) -> SocketState {
         let problem = self.problem.borrow();
         let (state, listener) = match problem.as_ref() {

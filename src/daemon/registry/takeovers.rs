@@ -16,13 +16,14 @@ use crate::limits;
 /// Takeovers of one identity within [`WINDOW`] after which the next newcomer is refused, because
 /// processes replace each other.
 pub(crate) const MOST: usize = 3;
+/// Period in which takeovers of an identity are counted, and in which one refused newcomer of it is logged.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
 
 /// The recent takeovers of one identity.
 #[derive(Debug, Default)]
 struct History {
     at: VecDeque<Instant>,
-    /// Pods whose process was replaced since the identity was last unused.
+    /// Pods whose process was replaced; cleared once no connected plugin has the identity.
     displaced: VecDeque<String>,
     /// Time of the last refusal that was logged.
     logged: Option<Instant>,
@@ -98,7 +99,8 @@ impl Takeovers {
     }
 }
 
-/// Drops old takeovers once there are many identities, because any connecting plugin chooses its name.
+/// Makes space for another identity, because any connecting plugin chooses its name: at the limit, drops the
+/// identities without recent takeovers and refusals, and if there are none, the first one.
 fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
     if places.len() >= limits::TAKEOVER_PLACES {
         places.retain(|_, history| {

@@ -15,7 +15,7 @@ pub(super) fn limits(plugin: &Plugin) -> TimeLimits {
     }
 }
 
-/// Returns a plugin's response times, compared with its limit.
+/// Returns a plugin's response times and its limit; `None` if it has not answered within the last hour.
 pub(super) fn answers(plugin: &Plugin) -> Option<AnswerRow> {
     let times = plugin.answer_times()?;
     Some(AnswerRow {

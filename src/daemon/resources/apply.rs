@@ -34,7 +34,7 @@ use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
-/// Time that a plugin's update waits for another update of the same container.
+/// Longest wait for another writer of the same container's resources.
 const UPDATE_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of checking an update of a container.
@@ -396,7 +396,7 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
-        // The ignored values that the daemon cannot write here are still those of the creation.
+        // Plugins' values that neither the runtime nor the daemon can write have not changed since the creation.
         Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
         _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),

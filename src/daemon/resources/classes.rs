@@ -143,7 +143,6 @@ pub(crate) fn change(
     })
 }
 
-/// Returns the container's own cgroups.
 fn cgroups(daemon: &Daemon, record: &Container) -> Result<Cgroups> {
     let mut found = None;
     if route::has_known_cgroups(record) {

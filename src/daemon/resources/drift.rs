@@ -124,7 +124,7 @@ pub(super) struct ResourcePlace {
     pub(super) is_direct: bool,
 }
 
-/// Compares the plugin-owned values of the given containers, or of all containers, with the node, and restores drifted
+/// Compares the owned values of the given containers, or of all containers, with the kernel's, and restores drifted
 /// values that `put_backs` selects.
 pub(crate) async fn look(
     daemon: &Rc<Daemon>,

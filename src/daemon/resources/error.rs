@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::cgroup::{Unfit, WriteError};
 
-/// A result that fails with the reason why a container was not updated.
 pub(crate) type Result<T, E = UpdateError> = std::result::Result<T, E>;
 
 /// The reason why a container was not updated.
@@ -20,7 +19,7 @@ pub(crate) enum UpdateError {
     Gone,
     /// The container's creation failed.
     NotCreated,
-    /// The container is being started; an update waits until it runs.
+    /// The container is being started; an update waits until the start has ended.
     Starting,
     /// Another update of the container takes too long.
     Busy,

@@ -7,7 +7,7 @@ use crate::state::{Change, Container, Skipped};
 
 pub(crate) use crate::spec::Block;
 
-/// Returns the resources in force of a container: the engine's, overlaid with the plugins'.
+/// Returns the resources in force of a container: the engine's, overlaid with those that plugins own.
 pub(crate) fn in_force(record: &Container) -> Block {
     let mut resources = record.resources.of_engine.map();
     overlay::put_over(&mut resources, &record.resources.overlay);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates and evicts running containers as plugins request, through their cgroups or the runtime, and finds and
-//! corrects drift (`drift.rs`, `put_back.rs`).
+//! Updates and evicts running containers as plugins request, through their cgroups or the runtime; finds and corrects
+//! drift (`drift.rs`, `put_back.rs`). In this folder, the values that plugins own include those of injections.
 //!
 //! This module never sends a plugin an event, only results of its updates; and a failed update of another container
 //! never fails the event that contained it. It imports `shared`, `registry`, `runtime` and `watch`.

@@ -62,7 +62,7 @@ fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String
     let (host, key) = (&daemon.host, &record.key);
     let (pid, start) = match record.process.init_pid {
         Some(pid) => (Some(pid), record.process.init_start),
-        // `run` reports the PID late, so the runtime's state is read.
+        // The PID of a `run` is recorded late, so the runtime's state is read.
         None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
@@ -124,8 +124,8 @@ fn is_at_or_below(text: &str, hierarchy: &str, cgroup: &str) -> bool {
     })
 }
 
-/// Whether a cgroup is the container's: it has `path`, or `PREFIX-NAME.scope` for
-/// `SLICE:PREFIX:NAME`, or, if the container has no path, the name `ID` or `ANYTHING-ID.scope`.
+/// Whether a cgroup may be the container's: it ends with `path`, or with `PREFIX-NAME.scope` for
+/// `SLICE:PREFIX:NAME`, or, if the container has no path, with the name `ID` or `ANYTHING-ID.scope`.
 fn is_cgroup_of(cgroup: &str, id: &str, path: &str) -> bool {
     let is_last = |name: &str| {
         cgroup.strip_suffix(name).is_some_and(|above| above.is_empty() || above.ends_with('/'))

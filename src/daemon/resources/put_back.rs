@@ -110,8 +110,8 @@ impl PutBacks {
     }
 }
 
-/// Writes the values to the cgroup files if the daemon may do that, else through the runtime, which
-/// always writes all resources.
+/// Writes the values to the cgroup files if the daemon may do that, else through the runtime, which always
+/// writes all resources; values that its `update` ignores are written to the files.
 async fn write(
     daemon: &Rc<Daemon>,
     record: &Container,

@@ -78,7 +78,6 @@ fn field(error: &UpdateError) -> Option<String> {
     }
 }
 
-/// Sends the result of one update.
 pub(super) fn send_one(
     daemon: &Daemon,
     id: &str,

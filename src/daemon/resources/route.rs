@@ -26,7 +26,7 @@ use crate::daemon::watch::pidfd;
 pub(crate) enum Route {
     /// By the daemon.
     Direct(Cgroups),
-    /// The runtime's `update` writes them; the daemon may read the cgroups if they are known.
+    /// By the runtime's `update`; the daemon may read the cgroups, if known, and write values that `update` ignores.
     Runtime(Option<Cgroups>),
 }
 
@@ -91,8 +91,8 @@ impl InitOf {
         Ok(Self { id: record.key.id.clone(), pid, start: record.process.init_start })
     }
 
-    /// Fails if the process has exited. Call this after reading its files: it proves that they belong to this
-    /// process.
+    /// Fails unless the process is known to run. Call this after reading its files: it proves that they belong to
+    /// this process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
         let process = pidfd::open_same(host, self.pid, self.start);
         let process = process.map_err(|unknown| not_known(unknown.into()))?;

@@ -45,7 +45,7 @@ struct UpdateRequest {
     key: Option<ContainerKey>,
     requested: PendingUpdate,
     ignores_failure: bool,
-    /// The result of checking the update.
+    /// The result of checking the update; `None` while the container is being created.
     found: Result<Option<(Rc<Container>, CheckedUpdate)>>,
 }
 
@@ -351,7 +351,7 @@ pub(crate) async fn carry_out_deferred(daemon: &Rc<Daemon>, key: &ContainerKey) 
             _ => Err(UpdateError::Busy),
         };
         if result == Err(UpdateError::Starting) {
-            return; // A start is in progress; they are carried out when it ends.
+            return; // A start is in progress; the updates are carried out when it ends.
         }
         conclude_deferred(daemon, key, requested, result.map(|()| Done::Applied));
         daemon.change(key, |record| {
@@ -402,7 +402,7 @@ fn note_unmet(daemon: &Daemon, update_request: &UpdateRequest, update_error: &Up
         warn!(plugin, container_id = id, "{}: {plugin}: {}", quoted(id), skipped.reason);
     }
     let Some(key) = &update_request.key else {
-        // No container has this ID, and a plugin may request any number of such updates.
+        // The ID is not that of a single container, and a plugin may request any number of such updates.
         if has_line {
             let key = ContainerKey { root: String::new(), id: id.clone() };
             daemon.audit_skipped(&key, &update_request.requested.event, &[skipped]);

@@ -100,10 +100,6 @@ pub(crate) async fn serve(
     send(stream, answer).await
 }
 
-/// Converts an answer to JSON.
-///
-/// # Errors
-/// Fails as `answer`: every answer has a JSON form.
 fn to_json(answer: Result<impl Serialize>) -> Result<String> {
     serde_json::to_string(&answer?).map_err(|error| Error::new(error.to_string()))
 }
@@ -152,7 +148,7 @@ async fn send_pods(
     frames::send(stream, &DaemonResponse::Admin(text + "]" + end)).await
 }
 
-/// Compares values that plugins own with the kernel's, for the containers that match `wanted`, or for all.
+/// Compares values that plugins and injections own with the kernel's, for the containers that match `wanted`, or all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
     let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
@@ -247,7 +243,7 @@ fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 
-/// Notices that plugins were disabled or enabled, and logs which user did that.
+/// Makes the daemon catch up after plugins were disabled or enabled, and logs which user did that.
 fn note_switch(daemon: &Rc<Daemon>, off: bool, who: &str) -> Noted {
     enabled::catch_up(daemon);
     let who = quoted(who);

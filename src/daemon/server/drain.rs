@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends the daemon: it first answers requests in flight, within their callers' time limits. It holds
-//! new requests, and when it is about to exit it tells their wrappers to ask the next daemon. A second
-//! signal ends the daemon at once.
+//! Completes requests in flight and holds new ones while the daemon ends or is re-executed. When it is
+//! about to exit, the daemon tells the wrappers of held requests to ask the next daemon. A second signal
+//! ends it at once.
 
 use std::cell::Cell;
 use std::rc::Rc;

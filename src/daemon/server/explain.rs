@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Answers `explain`: finds the container that an operator means, and shows the plugins' changes to
-//! it. It reads the records of existing and removed containers, and changes nothing.
+//! Answers `explain`: finds the container that an operator means, and shows the changes that plugins and injections
+//! made to it. It reads the records of existing and removed containers, and changes nothing.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -28,8 +28,8 @@ enum Match {
     Prefix,
 }
 
-/// Returns the last non-empty part of `wanted` between slashes, for a search of removed records: all that `wanted`
-/// matches contain it.
+/// Returns the last non-empty part of `wanted` between slashes, for a search of removed records: each record that
+/// `wanted` matches contains this text.
 pub(super) fn searched(wanted: &str) -> &str {
     wanted.rsplit('/').find(|part| !part.is_empty()).unwrap_or(wanted)
 }
@@ -41,7 +41,7 @@ pub(super) fn searched(wanted: &str) -> &str {
 /// Fails with one line if none matches, or only several pods do.
 pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
     let store = daemon.records.read();
-    // An infrastructure container is explained as its pod, or as itself if it has no pod.
+    // An infrastructure container is explained as its pod, or as itself if it is removed and its pod is unknown.
     let is_shown = |container: &Container| {
         let is_gone = container.state == Lifecycle::Removed;
         !container.is_sandbox || is_gone && store.newest_pod(&container.pod).is_none()
@@ -233,7 +233,7 @@ fn gave_way(container: &Container) -> Vec<WayGiven> {
     rows.collect()
 }
 
-/// Returns values that the engine requested while the plugins' values stayed in force.
+/// Returns values that the engine requested while the values of plugins and injections stayed in force.
 fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     let owned = owned::values(&container.resources.overlay);
     let rows = container.outcome.repeated.iter().filter_map(|repeated| {
@@ -248,8 +248,8 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
     rows.collect()
 }
 
-/// Returns the changes in order of time, and those of one event in the order of the chain. A plugin that
-/// set a field to its present value made no change.
+/// Returns the changes in order of time, and those of one event in the order of the chain. Omits changes
+/// to the value that the field already had.
 fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.outcome.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();

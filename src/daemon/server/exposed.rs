@@ -16,7 +16,7 @@ use crate::state::{Container, Lifecycle};
 /// Returns the containers with the socket, except those of pods that have a connected plugin.
 pub(super) fn socket_mounts(daemon: &Daemon) -> SocketMounts {
     let (config, store) = (daemon.config(), daemon.records.read());
-    // With either setting, access to the socket alone makes no process a plugin.
+    // Without connections, or if every plugin must have an origin, the socket alone makes no process a plugin.
     if config.disable_connections || !config.plugin("", "").from.is_empty() {
         return SocketMounts::default();
     }

@@ -32,7 +32,6 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
 /// unexpected one can be closed.
 const DESCRIPTORS: usize = 253;
 
-/// Reads the request.
 pub(crate) async fn read(stream: &mut UnixStream) -> Result<ReceivedQuestion> {
     let read = tokio::time::timeout(QUESTION_WAIT, read_request(stream)).await;
     read.map_err(|_gone| Error::new("the request did not arrive in time"))?
@@ -103,8 +102,8 @@ fn receive(stream: &UnixStream) -> std::io::Result<(Vec<u8>, Vec<OwnedFd>, bool)
     Ok((buffer, installed(&control), is_cut_off))
 }
 
-/// Returns the descriptors in the kernel's one control message. If some are missing, nix returns none of
-/// them, and the others would stay open forever.
+/// Returns the descriptors in the kernel's one control message. If some are missing, nix's parser would
+/// return none, and the others would stay open forever.
 fn installed(control: &[u8]) -> Vec<OwnedFd> {
     const LENGTH: usize = size_of::<usize>();
     const NUMBER: usize = size_of::<i32>();

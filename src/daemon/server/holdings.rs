@@ -59,7 +59,7 @@ pub(super) fn required_plugins(daemon: &Daemon) -> Vec<String> {
 
 /// Returns the setting that disables plugins for every container, if there is one.
 pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
-    // Wrappers read the file at every call, even if the daemon has not reloaded it.
+    // Wrappers read the configuration file at every call, even if the daemon has not reloaded it.
     let on_disk = daemon.process.started_with.get().map(StartedWith::present);
     if on_disk.map_or_else(|| daemon.config().disable, |loaded| loaded.config.disable) {
         return Some("nri.disable in the configuration");

@@ -17,7 +17,6 @@ use crate::host::Point;
 use crate::link::{DaemonResponse, Hook, Proceed, Stage};
 use crate::plugin;
 
-/// Serves a hook: answers it, and watches the runtime that called it until the outcome is known.
 pub(super) async fn serve(
     daemon: &Rc<Daemon>,
     stream: &mut UnixStream,

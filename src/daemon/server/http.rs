@@ -79,7 +79,7 @@ impl MetricsServer {
         Some(SavedMetrics { descriptor: *descriptor, at: format!("{at:?}") })
     }
 
-    /// Resumes the listener of the previous program; if its configured address has changed, opens another.
+    /// Resumes the listener of the previous program; opens one if that fails or the configured address has changed.
     pub(crate) async fn resume(daemon: &Rc<Daemon>, saved: Option<SavedMetrics>) -> Self {
         let wanted = daemon.config().metrics_listen.clone();
         let saved = saved.and_then(|saved| Some((saved.at, handover::own(saved.descriptor).ok()?)));

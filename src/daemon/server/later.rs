@@ -25,8 +25,8 @@ use crate::stream::{EventKind, NodeEvent};
 /// The event's name in the audit log and in rule hits.
 const EXEC: &str = "exec";
 
-/// Time after which the audit line of an attached process is written, with the result "started". If
-/// the daemon waited for the process's exit, the line could be lost with the daemon.
+/// Time after which the audit line is written even if the runtime has not exited, with the result "started".
+/// If the daemon waited longer, the line could be lost with the daemon.
 const LINE_WAIT: Duration = Duration::from_secs(10);
 
 /// Time limit for the kernel to report how the runtime exited, and the interval of checks.
@@ -103,7 +103,7 @@ fn judge(daemon: &Daemon, key: &ContainerKey, process: &LaterProcess) -> Result<
     Err(error)
 }
 
-/// Records, once for a container, that a rule in audit mode would refuse a process.
+/// Counts that a rule in audit mode would refuse a process, and records it once for a container.
 fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.report.metrics.plugins().count_rule(rule, "would_refuse");
     let hit = RuleHit {
@@ -126,7 +126,7 @@ fn note_hit(daemon: &Daemon, key: &ContainerKey, rule: &str) {
     daemon.change(key, |record| record.outcome.would_refuse.push(hit));
 }
 
-/// Waits for the outcome of a process, then writes its audit line and notifies plugins.
+/// Waits for the outcome of a process, then notifies plugins and writes its audit line.
 async fn follow(daemon: Rc<Daemon>, mut call: VerbRequest, process: LaterProcess) {
     let at = crate::clock::now();
     let (result, exit_code) = match call.process() {

@@ -18,7 +18,7 @@ pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Vec<RecentCall>
     Ok(shown.unwrap_or_default())
 }
 
-/// Returns the time that each plugin took for a container, or for a pod if `container` is empty.
+/// Returns the times of the calls about a container, or about a pod if `container` is empty.
 pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
     let calls =
         daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));
@@ -68,7 +68,7 @@ fn micros(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns the message of a method; null if it cannot be decoded, or is empty.
+/// Returns the message of a method; null if NRI has no message of this name, or it cannot be decoded.
 fn message(method: &str, is_request: bool, payload: &[u8]) -> Value {
     let name = match (method, is_request) {
         ("StateChange", true) => "StateChangeEvent".to_owned(),

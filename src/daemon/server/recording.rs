@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Serves `nri-runc nri replay --record`: sends the state first, then every request, until the reader closes its end.
+//! Serves `nri-runc nri replay --record`: sends the state first, then every request, until the reader closes its end
+//! or is too slow.
 
 use std::rc::Rc;
 
@@ -18,7 +19,6 @@ use crate::limits;
 use crate::link::DaemonResponse;
 use crate::plugin::json::show;
 
-/// Sends the state, then every request, until the reader closes its end.
 pub(crate) async fn serve(daemon: &Rc<Daemon>, stream: &mut UnixStream) -> Result<()> {
     // State and recording begin in one step, so that no event in between is missing or sent twice.
     let (pods, containers) = events::snapshot(&daemon.records.read());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Builds fields of a container that several admin answers have.
+//! Builds fields of containers and pods that several admin answers have.
 
 use crate::answers::{ContainerState, PromiseOutcome, PromiseResult, Times};
 use crate::config::RuleMode;

@@ -15,7 +15,6 @@ impl Daemon {
         self.record(entry);
     }
 
-    /// Writes an entry about a pod.
     pub(crate) fn audit_pod(&self, id: &str, entry: impl FnOnce() -> AuditEntry) {
         let entry = AuditEntry { subject: self.subject_of_pod(id), ..entry() };
         self.record(entry);

@@ -13,7 +13,6 @@ use crate::host::Host;
 use crate::runtime::features::KnownRuntimes;
 use crate::sources::Sources;
 
-/// Facts about the host and its engines.
 #[derive(Default)]
 pub(crate) struct Caches {
     /// Known runtimes; shared with the threads that query runtimes' features.

@@ -15,7 +15,6 @@ impl Daemon {
         self.emit_about(subject, event);
     }
 
-    /// Sends an event about a pod.
     pub(crate) fn emit_pod(&self, id: &str, event: NodeEvent) {
         let subject = self.subject_of_pod(id);
         self.emit_about(subject, event);

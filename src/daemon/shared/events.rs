@@ -12,7 +12,7 @@ use crate::plugin::{Event, api};
 use crate::rules::{RuledPod, Rules};
 use crate::state::{Container, ContainerKey, Lifecycle, Pod, PodState, Store};
 
-/// Returns an event about a container in its current state.
+/// Returns an event with the container in its recorded state; `None` if it is not on record.
 pub(crate) fn of_container(
     store: &Store,
     event: Event,
@@ -49,8 +49,8 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
     Some(Notification::new(event, message, None).of_engine(pod.engine.as_str(), pod.is_doubtful))
 }
 
-/// Returns the announced pods, and the containers. Snapshots of engines' own NRI omit exited
-/// containers; this one includes them until they are removed.
+/// Returns all pods and containers of a Synchronize, including those that rules hide. Engines' own NRI
+/// omits exited containers; this snapshot includes them until they are removed.
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 /// The period over which evictions are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The evictions of the last minute.
 #[derive(Debug, Default)]
 pub(crate) struct EvictionRate(RefCell<VecDeque<Instant>>);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a
-//! minute for each plugin or listener, and one more line with the number of the suppressed ones.
+//! Limits log lines about events that a plugin or a listener can cause in any number: a few lines a minute
+//! for each kind of event and plugin or listener, and one more line with the number of the suppressed ones.
 
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ use crate::limits;
 use crate::log::{LineLimit, Room, WINDOW};
 use crate::text::counted;
 
-/// The subject of a line.
+/// The kind of event that a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FewOf {
     /// accept(2) failed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Gives each container and pod a lane (decision D3): verbs of one container run one after another, and each first
-//! settles the previous verb. Verbs of different containers run concurrently, apart from steps in their pod's lane or
-//! in a shared bundle.
+//! settles the previous verb; a `delete` or `kill` waits at most a second for that. Verbs of different containers run
+//! concurrently, apart from steps in their pod's lane or in a shared bundle.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -84,7 +84,7 @@ impl PendingVerb {
     /// file.
     ///
     /// # Errors
-    /// Fails when the file cannot be read, or when the state cannot and the file has no PID.
+    /// Fails when the PID file cannot be read, or when the state cannot and no PID file has the PID.
     pub(crate) async fn init_pid(
         &self,
         daemon: &Daemon,
@@ -141,10 +141,10 @@ pub(crate) struct ConcludedUpdate {
     pub(crate) restoring: Option<JoinHandle<()>>,
 }
 
-/// The work in progress for one container.
+/// The work in progress for one container or pod.
 #[derive(Default)]
 pub(crate) struct Lane {
-    /// Held while a verb is answered or settled, or a start or exit is reported.
+    /// Held while a verb is decided or settled, or plugins are notified of a start or exit.
     pub(crate) turn: Mutex<()>,
     /// Verbs whose outcome is still open, oldest first.
     pub(crate) pending: RefCell<Vec<Rc<PendingVerb>>>,
@@ -175,7 +175,7 @@ impl Lanes {
         self.container(&pod_key(id))
     }
 
-    /// Drops the lanes of a removed container and of its pod, if no work is in progress.
+    /// Drops the lanes of a container and of its pod: each if it has no record and no work is in progress.
     pub(crate) fn drop_idle(&self, store: &Store, key: &ContainerKey, pod: &str) {
         let mut lanes = self.all.borrow_mut();
         for (key, is_known) in [
@@ -205,8 +205,8 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// Whether no verb is being decided or settled, and the only pending verbs are foreground runs
-    /// whose containers have started, according to `is_followed`.
+    /// Whether no lane is in use, and each pending verb is a foreground run that has not ended, of a
+    /// container for which `is_followed` is true.
     pub(crate) fn are_quiet(&self, is_followed: impl Fn(&ContainerKey) -> bool) -> bool {
         let lanes = self.all.borrow();
         lanes.iter().all(|(key, lane)| {

@@ -29,7 +29,7 @@ impl Classes {
     }
 }
 
-/// Field numbers that are not stored, because the record has their values.
+/// Field numbers of a container's and of a pod's message that are not stored, because the record has their values.
 const OF_RECORD: [u64; 10] = [ID, 2, 4, 12, 14, 15, 16, 17, 18, 19];
 const OF_POD_RECORD: [u64; 2] = [ID, 9];
 
@@ -80,7 +80,7 @@ pub(crate) fn encoded(container: &[u8]) -> Wire {
 /// Returns the container as plugins receive it now.
 pub(crate) fn container(record: &Container) -> api::Container {
     let mut message: api::Container = from_wire(&record.message);
-    // Merging leaves an empty list of hooks.
+    // Merging may leave empty hooks, which are omitted.
     message.hooks = message.hooks.take().filter(|hooks| *hooks != api::Hooks::default()).into();
     fill_in(&mut message, record);
     message
@@ -183,8 +183,8 @@ pub(crate) fn pod_labels(record: &Pod) -> BTreeMap<String, String> {
     labels.unwrap_or_default().labels.into_iter().collect()
 }
 
-/// Adds the linux part, which engines always send and plugins rely on, to a pod that an earlier
-/// version recorded or whose record is lost.
+/// Adds the linux part, which engines always send and plugins rely on, if it is missing because an earlier
+/// version recorded the pod or its record is lost.
 fn add_linux(message: &mut api::PodSandbox) {
     message.linux.mut_or_insert_default().resources.mut_or_insert_default();
 }
@@ -271,7 +271,7 @@ mod tests {
         M::parse_from_bytes(&[&encoded.kept, &encoded.now[..]].concat()).unwrap()
     }
 
-    /// Returns a message whose fields all differ from the record.
+    /// Returns a message whose ID and state differ from the record's.
     fn stale() -> api::Container {
         let mut stale = api::Container { name: "web".to_owned(), ..Default::default() };
         let mut other = record();

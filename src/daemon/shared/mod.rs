@@ -130,8 +130,9 @@ impl Daemon {
         shown_more
     }
 
-    /// Writes to the run directory whether each `exec` involves the daemon, and updates the
-    /// containers' marks: a wrapper decides by their facts while no daemon runs.
+    /// Writes to the run directory whether each `exec` involves the daemon, and updates the facts in the
+    /// containers' marks, by which a wrapper decides if the daemon does not respond. Does nothing while the
+    /// previous program's plugins are being resumed.
     pub(crate) fn keep_execs_file(&self) {
         if self.registry.returning.execs.are_resuming.get() {
             return;
@@ -157,8 +158,8 @@ impl Daemon {
         self.mark_execs(text.is_some());
     }
 
-    /// Prepares for former plugins, before the execs file is rewritten. `are_resuming`: plugins of
-    /// the previous program are about to be resumed. Otherwise, after a restart, plugins that
+    /// Determines, before the execs file is rewritten, whether former plugins may return. `are_resuming`:
+    /// plugins of the previous program are about to be resumed. Otherwise, after a restart, plugins that
     /// protected execs may return; until they do, or time out, execs stay protected (D14).
     pub(crate) fn expect_former_execs(&self, are_resuming: bool) {
         self.registry.returning.execs.are_resuming.set(are_resuming);
@@ -198,7 +199,6 @@ impl Daemon {
         keys.iter().for_each(|key| self.change(key, |_| ()));
     }
 
-    /// Returns a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.records.container(key)
     }
@@ -217,7 +217,6 @@ impl Daemon {
         }
     }
 
-    /// Returns the lane of a container.
     pub(crate) fn lane(&self, key: &ContainerKey) -> Rc<Lane> {
         self.lanes.container(key)
     }
@@ -227,7 +226,7 @@ impl Daemon {
         self.lanes.pod(id)
     }
 
-    /// Drops the lanes of a removed container and of its pod, if no work is in progress.
+    /// Drops the lanes of a container and of its pod: each if it has no record and no work is in progress.
     pub(crate) fn drop_idle_lanes(&self, key: &ContainerKey, pod: &str) {
         self.lanes.drop_idle(&self.records.read(), key, pod);
     }

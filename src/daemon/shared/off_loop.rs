@@ -24,10 +24,10 @@ use crate::presence;
 use crate::sources;
 use crate::state::Container;
 
-/// Time limit for a call on a file system.
+/// Longest wait for a call on a file system.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// Time limit for reading a container's exit code: StopContainer waits for it.
+/// Longest wait for reading a container's exit code: StopContainer waits for it.
 const EXIT_FILE_WAIT: Duration = Duration::from_secs(1);
 
 /// The running calls, by folder.
@@ -202,7 +202,7 @@ impl Unanswered {
 
 #[cfg(test)]
 impl Daemon {
-    /// Makes a call for this folder hang forever.
+    /// Makes this folder look as if a call for it never returned.
     pub(crate) fn hang(&self, folder: &str) {
         let calls = CallsOfFolder { running: 1, hanging: 1 };
         self.unanswered.0.folders.borrow_mut().insert(folder.to_owned(), calls);

@@ -14,7 +14,7 @@ use crate::plugin::Event;
 use crate::plugin::api::ContainerState;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
-/// Interval at which a thread that is held checks whether it still is.
+/// Interval at which the waiting thread checks `hold`.
 const HELD: Duration = Duration::from_millis(1);
 
 /// Returns the process whose cgroup shows whether the container is paused; `None` unless it is running.
@@ -57,7 +57,7 @@ impl Daemon {
         self.off_loop("/sys/fs/cgroup", look).await.unwrap_or_default()
     }
 
-    /// Returns an event about a container in its current state.
+    /// Returns an event with the container in its current state; events of updates show whether it is paused.
     pub(crate) fn notification(&self, event: Event, key: &ContainerKey) -> Option<Notification> {
         let mut notification = events::of_container(&self.records.read(), event, key)?;
         // Other events are about containers that are starting or have ended.

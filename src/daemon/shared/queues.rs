@@ -74,7 +74,7 @@ pub(crate) struct InitProcess {
     pub(crate) incarnation: u64,
     /// The process's descriptor; `None` if it has been reaped; an error while its state is unreadable.
     pub(crate) process: io::Result<Option<OwnedFd>>,
-    /// The watch of the container's folder, begun at the creation.
+    /// A watch of the container's folder, which shows whether the container was started.
     pub(crate) folder: StartWatch,
 }
 
@@ -197,7 +197,7 @@ impl PodCgroups {
         ended
     }
 
-    /// Ends the watch of a pod whose record is removed.
+    /// Ends the watch of this pod, if there is one.
     pub(crate) fn end(&self, id: &str) {
         if let Some(ended) = self.0.borrow_mut().remove(id) {
             ended.notify_one();
@@ -223,8 +223,7 @@ pub(crate) struct NodeScopeWatch {
 /// The daemon's watches, and the queues of work for them.
 #[derive(Default)]
 pub(crate) struct Watches {
-    /// The inotify descriptor for all folders, except that the watch for a container's start has
-    /// its own (`start_watch.rs`).
+    /// The inotify descriptor of all folder watches, except those of `start_watch.rs`, which have their own.
     pub(crate) folders: FolderWatch,
     /// Init processes to be watched.
     pub(crate) inits: Queue<InitProcess>,

@@ -70,7 +70,6 @@ impl Records {
         self.store.borrow()
     }
 
-    /// Returns a container's current record.
     pub(crate) fn container(&self, key: &ContainerKey) -> Option<Rc<Container>> {
         self.read().shared(key)
     }
@@ -80,7 +79,6 @@ impl Records {
         self.read().shared_key(key).unwrap_or_else(|| Rc::new(key.clone()))
     }
 
-    /// Returns the boot ID of the records.
     pub(crate) fn boot_id(&self) -> String {
         self.read().boot_id().to_owned()
     }

@@ -30,7 +30,8 @@ named! {
         Contested => "contested",
         /// The limit of connected plugins is reached.
         Full => "full",
-        /// The process did not register or answer Configure in time, or violated the protocol.
+        /// The connection ended during its handshake, for example because the process did not register or answer
+        /// Configure in time, or violated the protocol.
         Unfinished => "unfinished",
         /// The connection's slot was given to another connection.
         Crowded => "crowded",

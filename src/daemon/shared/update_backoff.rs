@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pauses updates that fail repeatedly, by plugin and container, so that a plugin and the engine do
-//! not loop. This module applies no update.
+//! Pauses updates that fail repeatedly, by plugin and container, because a plugin may repeat a failed
+//! update at once. This module applies no update.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -104,8 +104,8 @@ async fn describe_and_record(
             life::end_if_empty(daemon, &description.pod.id).await;
             return Err(missed);
         }
-        // Checked again, because a plugin may have disconnected before its successor is
-        // synchronized (D41). It must be done before the container is on record: afterwards the
+        // Waits again, because a plugin may have disconnected before its successor is
+        // synchronized (D41). This must be done before the container is on record: afterwards the
         // successor would know the container from its snapshot, and then receive its creation too.
         late.extend(daemon.registry.wait_for_returning().await);
         note_late(daemon, record, late);

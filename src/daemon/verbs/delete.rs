@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::link::Proceed;
 use crate::state::{Container, Lifecycle};
 
-/// Time that a `delete` waits for plugins; the remaining ones are notified afterwards.
+/// Longest wait of a `delete` for its container's turn, and then for plugins; the remaining ones are notified later.
 pub(crate) const DELETE_WAIT: Duration = Duration::from_secs(1);
 
 /// Decides a `delete`: if the container has exited, plugins are notified of that first.
@@ -37,7 +37,7 @@ pub(crate) async fn delete(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Pr
     let is_deleted = has_exited || is_created || call.command_line.force;
     if is_deleted {
         // Done before the runtime's `delete`: afterwards the engine removes the bundle's folder,
-        // and a new file in it could make that fail.
+        // which could fail if a file were created in the folder.
         bundle::restore(daemon, &record).await;
     }
     let ends_pod = record.is_sandbox && is_deleted;

@@ -3,8 +3,8 @@
 //! usual, but the runtime has already read its document: only the cgroup values of an adjustment
 //! can be applied, and any other change refuses the container.
 //!
-//! If a wrapper became this runtime, the wrapper has reported the container, and the hook (whose
-//! parent is the same process) is ignored. Nothing in the bundle is written here.
+//! If a wrapper became this runtime, the wrapper has reported its call, and the hook (whose
+//! parent is the same process) is ignored. A creation hook patches no document.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -25,7 +25,7 @@ pub(super) struct ChosenInjections {
     /// The injections that are merged with the plugins' responses, in order.
     pub(super) enforced: Vec<Injected>,
     /// The injections in audit mode, each with its ID, the fields that it alone would set, and
-    /// whether it replaces values of the container and of plugins.
+    /// whether it is merged like a plugin's response (`when = "always"`).
     audited: Vec<(String, Vec<String>, bool)>,
 }
 

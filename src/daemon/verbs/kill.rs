@@ -14,7 +14,7 @@ use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
 
-/// Time that a `kill` waits for plugins; less than the second that the wrapper waits.
+/// Longest wait of a `kill` for its container's turn, and then for plugins; less than the wrapper's wait of a second.
 pub(crate) const KILL_WAIT: Duration = Duration::from_millis(900);
 
 /// Time limit of the wait for members' exits that are not reported yet, and the interval of checks.
@@ -46,7 +46,7 @@ fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
     if exit_status::has_exited(&daemon.host, sandbox) {
         return true; // The process has already exited.
     }
-    // If the end is uncertain, it is reported when it happens.
+    // If it is uncertain whether the process ends, plugins are notified once it has.
     let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {

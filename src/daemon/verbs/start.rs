@@ -16,10 +16,9 @@ use crate::host::Point;
 use crate::link::Proceed;
 use crate::state::{InFlight, Lifecycle, START};
 
-/// Time that StartContainer waits for an update of the container that is being written.
+/// Longest wait of a `start` for an update of its container that is being written.
 const WRITE_WAIT: Duration = Duration::from_secs(3);
 
-/// Decides a `start`.
 pub(crate) async fn start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<Proceed> {
     let Some(record) = daemon.container(&call.key) else { return Ok(Proceed::default()) };
     if record.state != Lifecycle::Created {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Decides `update` (decisions D21, D66): plugins are asked about the values that the engine changes, and the runtime
-//! receives the engine's values overlaid with all values that plugins own. kubelet's CPU manager repeats every cpuset
-//! every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But a person may also request the
-//! engine's values again. So if plugins own values, plugins are asked about a repetition too, as with an engine's own
-//! NRI; values that they do not set again stay theirs.
+//! receives the engine's values overlaid with those that plugins and injections own. kubelet's CPU manager repeats
+//! every cpuset every ten seconds, and would otherwise revert a plugin's cpuset within seconds. But a person may also
+//! request the engine's values again. So if plugins own values, plugins are asked about a repetition too, as with an
+//! engine's own NRI; values that they do not set again stay theirs.
 //!
 //! A refusal changes nothing of this container. The turn to write is not held while plugins are asked;
 //! afterwards it is, until the runtime has exited, so that no other request writes this container's resources.
@@ -39,7 +39,7 @@ use crate::spec::overlay::{self, UpdateOutcome};
 use crate::spec::owned;
 use crate::state::{Change, Container, ContainerKey, PendingUpdate, RepeatedValue, Updating};
 
-/// Time that an update waits for another update of the same container: less than the wrapper's
+/// Longest wait of an update for another writer of the same container's resources: less than the wrapper's
 /// time-out (D8).
 const WRITE_WAIT: Duration = Duration::from_secs(20);
 
@@ -281,7 +281,7 @@ fn own(
 }
 
 /// Overlays the engine's values with the plugins' earlier values, and those with the plugins'
-/// current replies.
+/// current replies. Fails if memory with swap is then below memory alone.
 fn merge(record: &Container, request: &Block, answer: &AnsweredUpdate) -> Result<UpdateOutcome> {
     // crun applies exactly the device rules that it receives, and drops all others.
     let is_crun = RuntimeKind::of_program(&record.call.runtime) == RuntimeKind::Crun;

@@ -90,7 +90,7 @@ pub(crate) struct WatchedFolder {
 }
 
 impl FolderWatch {
-    /// Watches a folder; `None` if it does not exist, or the kernel has no watch left. For callers
+    /// Watches a folder; `None` if it does not exist, or the kernel refuses the watch. For callers
     /// that check again anyway or have another source.
     pub(crate) fn watch(&self, folder: &Path) -> Option<WatchedFolder> {
         self.watch_if_there(folder).map_err(io::Error::from).or_absent().flatten()

@@ -48,7 +48,7 @@ impl StartWatch {
     }
 
     /// Starts a thread that watches the folder as soon as it exists: the daemon may be busy in the ten
-    /// milliseconds before runc opens the fifo. It ends when the watch is added, or with this value.
+    /// milliseconds before runc opens the fifo. The thread ends when the watch is added, or with this value.
     pub(crate) fn watch_in_background(&self) {
         let (folder, events) = (self.folder.clone(), Arc::clone(&self.events));
         let is_over = Arc::clone(&self.is_over);
@@ -131,8 +131,8 @@ impl Drop for StartWatch {
     }
 }
 
-/// Watches the folder; `None` if it does not exist yet, or the kernel has no watch left. The caller
-/// checks again.
+/// Watches the folder; `None` if it does not exist yet, or the kernel refuses the watch. The caller
+/// tries again.
 fn watch_folder(folder: &Path) -> Option<OwnedFd> {
     presence::is_dir(folder).or_absent().filter(|is_dir| *is_dir)?;
     let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK);

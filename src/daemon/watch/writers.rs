@@ -35,7 +35,7 @@ pub(crate) struct Writer {
     pub(crate) process: OwnedFd,
 }
 
-/// Called at each write with the process that wrote; with `None` if the kernel does not name it.
+/// Called at each write with the process that wrote; with `None` if the kernel does not name it or lost events.
 type OnWrite = Rc<dyn Fn(Option<&Writer>)>;
 
 /// The listener of a file, and its number: a later listener may replace it.

@@ -55,6 +55,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/admin/install/on_node.rs PROGRAM_MODE",
             "src/admin/node/record.rs SCHEMA",
             "src/admin/record.rs PIPE_ROOM",
+            "src/allocator.rs SMALLEST",
+            "src/allocator.rs STEP",
             "src/audit/line.rs VERSION",
             "src/cgroup/write.rs LARGEST_PAGE",
             "src/config/user.rs OVERFLOW_UID",
@@ -139,6 +141,8 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
     (
         "where another way of doing the same is cheaper: nothing is cut or refused beyond it",
         &[
+            "src/allocator.rs KEPT_OF_A_SIZE",
+            "src/allocator.rs SIZES",
             "crates/nri-transport/src/caller.rs LARGE",
             "crates/nri-transport/src/unread.rs KEPT",
             "crates/oci-document/src/document.rs FEW",

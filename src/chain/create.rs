@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends CreateContainer through the chain: every plugin receives the changes of earlier plugins
-//! and injections, then the validators receive the result.
+//! and injections, then the validators receive the result. For a validator that requires a plugin, a skipped plugin was not asked.
 
 use std::collections::HashSet;
 use std::rc::Rc;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sends one request to a plugin in its turn, with a time-out, and returns the result.
+//! Sends one request to a plugin in its turn, with a time-out that begins then, and returns the result. A request whose
+//! turn would come too late for its caller is not sent (`turns.rs`).
 
 use std::time::Duration;
 

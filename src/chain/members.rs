@@ -47,7 +47,9 @@ impl<M: Member> Members<M> {
         members.insert(at, Rc::clone(&member));
         member
     }
+}
 
+impl<M> Members<M> {
     /// Removes the members that `is_old` selects, and moves `member` to the place of the first of them, so that plugins
     /// with the same index keep their order. Returns the removed members; if there are none, `member` is not moved.
     pub(crate) fn replace(&self, is_old: impl Fn(&M) -> bool, member: &Rc<M>) -> Vec<Rc<M>> {
@@ -66,5 +68,28 @@ impl<M: Member> Members<M> {
         let count = members.len();
         members.retain(|other| !Rc::ptr_eq(other, member));
         members.len() < count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newcomer_takes_exactly_the_place_of_the_first_replaced_member() {
+        for (newcomer, old, order) in [
+            (4, vec![2], vec![1, 4, 3]),
+            (4, vec![2, 3], vec![1, 4]),
+            (1, vec![3], vec![2, 1, 4]),
+            (2, vec![1, 4], vec![2, 3]),
+            (2, vec![], vec![1, 2, 3, 4]),
+        ] {
+            let members = Members(RefCell::new((1..=4).map(Rc::new).collect()));
+            let member = Rc::clone(&members.0.borrow()[newcomer - 1]);
+            let replaced = members.replace(|other| old.contains(other), &member);
+            assert_eq!(replaced.iter().map(|other| **other).collect::<Vec<_>>(), old);
+            let left: Vec<usize> = members.0.borrow().iter().map(|other| **other).collect();
+            assert_eq!(left, order, "{newcomer} for {old:?}");
+        }
     }
 }

@@ -203,6 +203,7 @@ mod tests {
             ("namespaces = [\"a\"]", "namespaces = [\"!b\"]"),
             ("labels = [\"!a=1\"]", "namespaces = [\"x\"]"),
             ("plugins = [\"inject:*\"]", "plugins = [\"10-foo\"]"),
+            ("deny = [\"Env\"]", "plugins = [\"inject:*\"]"),
         ] {
             assert_eq!(rules(first, second), [""; 0], "{first} / {second}");
         }

@@ -65,6 +65,15 @@ fn a_field_is_refused_only_if_the_node_does_not_support_it() {
 }
 
 #[test]
+fn resctrl_that_cannot_be_examined_refuses_nothing() {
+    let node = HostTree::new(&[("/sys/fs/resctrl/schemata", "")]);
+    let info = node.temp.path().join("sys/fs/resctrl/info");
+    std::os::unix::fs::symlink("info", info).unwrap();
+    let rdt = linux(&json!({"rdt": {"closId": {"value": "gold"}}}));
+    checked(&node, &rdt).unwrap();
+}
+
+#[test]
 fn a_missing_controller_or_page_size_is_named() {
     let node = HostTree::new(&[
         ("/sys/fs/cgroup/cgroup.controllers", "cpu hugetlb"),

@@ -34,7 +34,7 @@ impl Invocation<'_> {
         };
         self.host.point(Point::WrapperVerdict)?;
 
-        // This process's only change to the bundle; it is undone if a later step fails.
+        // This process's only change to the document; it is undone if a later step fails.
         let committed = commit::put_in_place(&document, proceed.document.as_deref())?;
         self.host.point(Point::WrapperCommitted)?;
         if let Err(gone) = session.notify_exec() {

@@ -80,7 +80,8 @@ impl SubjectFilter {
 /// Prints the matching lines.
 ///
 /// # Errors
-/// Fails when there is no audit log, it cannot be read, or an ID prefix matches several IDs.
+/// Fails if the audit log is off (with older files: only if `--follow` is given), if it cannot be read, if the
+/// output cannot be written, or if an ID prefix matches several IDs.
 pub(super) fn audit(config: &Config, wanted: &Audit, format: Format) -> Result<u8> {
     let filter = filter(wanted);
     let mut page = Page::new(format, &filter, wanted.follow);
@@ -161,7 +162,7 @@ fn follow_files(path: &Path, filter: &AuditFilter, page: &mut Page) -> Result<u8
 fn follow_journal(filter: &AuditFilter, page: &mut Page) -> Result<u8> {
     let mut journal = journalctl(&["--follow", "--lines=all"])?;
     let followed = follow_output(&mut journal, filter, page);
-    // Otherwise journalctl runs on until it writes to the closed pipe.
+    // Without this, journalctl would run until it next writes to the closed pipe.
     let _ended_by_itself = journal.kill();
     let status = journal.wait().doing(|| "reading the journal")?;
     if followed? { Err(journal_failed(status)) } else { Ok(DONE) }
@@ -186,8 +187,6 @@ fn follow_output(journal: &mut Child, filter: &AuditFilter, page: &mut Page) -> 
     }
 }
 
-/// Searches the journal. The journal records the sender's user, so only the daemon's user could
-/// forge a line.
 fn search_journal(filter: &AuditFilter, page: &mut Page) -> Result<u64> {
     let mut journal = journalctl(&[])?;
     let output = journal.stdout.take().ok_or_else(|| Error::new("journalctl has no output"))?;
@@ -204,6 +203,8 @@ fn journal_failed(status: ExitStatus) -> Error {
         .hint(format!("try it: journalctl -t {IDENTIFIER}"))
 }
 
+/// Starts journalctl for the lines of this process's user, whom journald records as the sender: no other user
+/// can forge such a line.
 #[expect(clippy::disallowed_methods, reason = "the journal is read by its own program")]
 fn journalctl(more: &[&str]) -> Result<Child> {
     let user = format!("_UID={}", nix::unistd::geteuid());
@@ -234,7 +235,7 @@ impl Page {
         Self { format, is_endless, count: 0, out, held, prefixes: Prefixes::default() }
     }
 
-    /// Adds the lines that the filter admits; returns the number of invalid ones.
+    /// Adds the lines that the filter admits; returns the number of lines that cannot be parsed.
     fn add_all(&mut self, lines: impl BufRead, filter: &AuditFilter) -> Result<u64> {
         search(lines, filter, |text, line| self.add(text, line, filter))
     }
@@ -333,8 +334,8 @@ impl Prefixes {
     }
 }
 
-/// The widths of a line's first columns. They are fixed, because each line is printed when it is
-/// found: a longer word shifts the rest of its line, or is shortened.
+/// Titles, and widths in characters, of a line's first columns. The widths are fixed, because each line is
+/// printed when it is found: a longer word shifts the rest of its line, or is shortened.
 const COLUMNS: [(&str, usize); 4] = [("TIME", 20), ("ACTION", 12), ("PLUGIN", 16), ("ABOUT", 24)];
 
 /// Whether words are shortened to their columns: on a terminal, unless the page is wide.

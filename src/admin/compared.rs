@@ -44,7 +44,7 @@ fn sides(change: &ChangedDecision) -> [String; 2] {
     [&change.before, &change.after].map(|side| or_dash(side.as_ref()))
 }
 
-/// Returns a row for each decision; only a container's first row names the container.
+/// Returns a row for each listed decision; only the first row of a container names it.
 fn cells_of(
     compared: &Compared,
     cells: impl Fn(&ChangedDecision) -> Vec<String>,
@@ -97,8 +97,8 @@ pub(super) fn junit(compared: &Compared) -> String {
     )
 }
 
-/// Escapes a text that a tenant may have chosen. It keeps line feeds and makes other control
-/// characters printable, because XML forbids most of them.
+/// Escapes a string that a tenant may have chosen. Line feeds stay; other control characters are made
+/// printable, because XML forbids most of them.
 fn xml(text: &str) -> String {
     let lines = text.split('\n').map(printable);
     let text = lines.collect::<Vec<_>>().join("\n");

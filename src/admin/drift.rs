@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `drift`: values of plugins and injections that are not in force in the kernel. It changes
-//! nothing; the daemon reads the files.
+//! `drift`: prints values of plugins and injections that are not in force in the kernel. The daemon
+//! compares them; nothing is changed.
 
 use clap::Args;
 
@@ -34,8 +34,8 @@ pub(super) fn drift(config: &Config, wanted: &Drift, format: Format) -> Result<u
     code
 }
 
-/// Returns the exit code. If there are values and none could be compared, this is an error, because
-/// the empty list then proves nothing.
+/// Returns the exit code. Fails if there are values and none could be compared, because the empty list
+/// then proves nothing.
 fn code(answer: &DriftAnswer) -> Result<u8> {
     match answer.drift.is_empty() {
         false => Ok(FOUND),

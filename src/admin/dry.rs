@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command lines of `adjust` and `replay`, which call plugins without a node. Except for
-//! `replay --record`, they refuse a configuration with any error, because no container depends on
-//! them.
+//! `replay --record`, they refuse a configuration with any error.
 
 use std::path::PathBuf;
 
@@ -44,21 +43,20 @@ pub(super) struct Adjust {
 }
 
 impl Adjust {
-    /// Returns `Format::Page` if a diff or a document is requested, so that `--json` is refused
-    /// with it.
+    /// Returns `Format::Page` if `--output` is `diff` or `spec`, so that `--json` beside it is refused.
     pub(super) fn other_output(&self) -> Option<Format> {
         self.options.output.filter(|form| *form != Output::Json).map(|_| Format::Page)
     }
 }
 
 impl Replay {
-    /// Whether this `replay` records the running daemon.
+    /// Whether this `replay` records the daemon's requests instead of running a script.
     pub(super) fn records(&self) -> bool {
         self.record.is_some()
     }
 }
 
-/// Prints the result of an adjustment of a bundle.
+/// Prints how plugins would change a bundle.
 pub(super) fn adjust(loaded: Loaded, arguments: &Adjust, format: Format) -> Result<u8> {
     let Adjust { options, socket } = arguments;
     let default = if format == Format::Json { Output::Json } else { Output::Diff };
@@ -82,7 +80,7 @@ fn log_to_stderr(config: &Config) {
     crate::log::start(&log, true);
 }
 
-/// Runs a script, or records one.
+/// Runs a script, or records one from the running daemon.
 pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<u8> {
     let Replay { socket, options, record, show_env, file } = arguments;
     if let Some(file) = record {
@@ -93,7 +91,7 @@ pub(super) fn replay(loaded: Loaded, arguments: &Replay) -> Result<u8> {
     dry::replay(config, options, file.as_deref()).map(|()| DONE)
 }
 
-/// Returns the configuration if it is valid, with the socket of the command line.
+/// Returns the configuration with the socket of the command line; fails if the configuration has an error.
 fn usable(loaded: Loaded, socket: Option<&PathBuf>) -> Result<Config> {
     if let Some(problem) = loaded.problems.first() {
         return Err(Error::new(problem.text.clone()).hint("see: nri-runc nri check"));

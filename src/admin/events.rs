@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `events`: prints the events that the daemon stores; with `--follow` it then prints new ones.
-//! After a re-execution or restart of the daemon it continues after the last event; a line marks
-//! missing events.
+//! After a re-execution or restart of the daemon it continues after the last event; a line says how
+//! many events were lost.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -70,7 +70,7 @@ fn pod_of(event: &LoggedLine) -> PodRow {
 }
 
 impl Events {
-    /// Whether the filters admit an event. A line about missing events always passes.
+    /// Whether the filters admit an event. A line about lost events always passes.
     fn admits(&self, event: &LoggedLine) -> bool {
         let is_kind = self.kind.is_empty() || self.kind.contains(&event.action);
         let is_pods = self.pods.is_empty()
@@ -82,8 +82,8 @@ impl Events {
 /// Prints the events.
 ///
 /// # Errors
-/// Fails when the daemon does not run (with `--follow`: at the start), and when the output cannot
-/// be written.
+/// Fails when the daemon does not run (with `--follow`: at the start), when an event cannot be parsed, and
+/// when the output cannot be written.
 pub(super) fn events(config: &Config, wanted: &Events, format: Format) -> Result<u8> {
     let mut page = EventPage { wanted, format, count: 0 };
     if !wanted.follow {
@@ -127,8 +127,8 @@ enum StreamEnd {
     ByDaemon,
 }
 
-/// Opens the stream of events. Replaces `0` or `now` in `since` with a cursor, so that a
-/// reconnection before the first event misses nothing.
+/// Opens the stream of events. Replaces `0` or `now` in `since` with the cursor at which the stream begins,
+/// so that a reconnection before the first event misses nothing.
 pub(super) fn open(config: &Config, since: &mut String) -> Result<UnixStream> {
     let request = AdminRequest::Events { since: since.clone(), follow: true };
     let (answer, stream) = wrapper::admin_stream(config, &request)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An example of each verb, and the values of its arguments, for the end of its help and man page.
+//! The end of each verb's help and man page: an example, and long lists of an argument's values.
 
 use clap::Command;
 use clap::builder::PossibleValue;

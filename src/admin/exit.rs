@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exit codes of admin verbs: one table for the help, `docs/exit-codes.md` and a test. Scripts
-//! depend on it: rows may be added, but none may be changed.
+//! The exit codes of admin verbs, for their help and `docs/exit-codes.md`. Scripts depend on them: rows
+//! may be added, but none may be changed.
 
 /// Done.
 pub(super) const DONE: u8 = 0;
@@ -19,7 +19,7 @@ pub const EXIT_CODES: [(u8, &str); 4] = [
     (FOUND, "done, and something was found: only for the commands below that list it"),
 ];
 
-/// The meaning of a code for one verb, if that is not obvious.
+/// Verbs with special meanings of a code: the verb, the code, its meaning.
 pub const EXIT_CODES_OF_VERBS: [(&str, u8, &str); 30] = [
     ("adjust", FAILED, "a plugin refused, plugins conflict, or a plugin is missing"),
     ("audit", DONE, "also if no entry matches"),
@@ -59,7 +59,7 @@ pub(super) fn help() -> String {
     lines("Exit codes:", rows.map(|(code, meaning)| (*code, *meaning)))
 }
 
-/// Renders the end of one verb's help: each code with its meaning for this verb, else its general
+/// Renders the end of one verb's help: each code with its meanings for this verb, else its general
 /// meaning.
 pub(super) fn help_of(verb: &str) -> String {
     let rows = EXIT_CODES.into_iter().flat_map(|(code, meaning)| {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The output of `explain`: one container, one pod, or all matches of a name. The daemon answers
-//! from its records in memory; no file is read here.
+//! The output of `explain`: one container, one pod, or all matches of a name.
 
 use std::fmt::Write as _;
 
@@ -51,7 +50,7 @@ pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Resu
     }
 }
 
-/// Hides the values of environment variables, including those of hooks.
+/// Hides the values of environment variables in a container's changes, including those of hooks.
 fn redact(explanation: &mut Explanation) {
     let Explanation::Container(container) = explanation else { return };
     for Dated(change) in &mut container.changes {
@@ -137,7 +136,6 @@ fn age(life: &Times) -> String {
     ago(if life.created_at > 0 { life.created_at } else { life.refused_at })
 }
 
-/// Formats a time to the second.
 fn to_seconds(time: &str) -> String {
     let time = printable(time);
     time.split_once('.').map(|(seconds, _)| format!("{seconds}Z")).unwrap_or(time)
@@ -148,7 +146,7 @@ fn time_of(at: i64) -> String {
     to_seconds(&rfc3339_nanos(at).unwrap_or_else(|| "-".to_owned()))
 }
 
-/// Adds a table for each event, in the order in which they happened.
+/// Adds a table for each event, in the order of the daemon's answer; without changes, a line that says so.
 fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
     if container.changes.is_empty() {
         page.push_str(match container.found {
@@ -181,7 +179,7 @@ fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
     }
 }
 
-/// Removes from two values the members that are equal.
+/// Returns two objects without the members that are equal in both; returns other values unchanged.
 fn differing(before: &Value, after: &Value) -> (Value, Value) {
     let (Value::Object(old), Value::Object(new)) = (before, after) else {
         return (before.clone(), after.clone());
@@ -234,7 +232,7 @@ fn time_of_plugin(call: &CallTime) -> String {
     format!("{} {}{notes}", printable(&call.plugin), milliseconds(took))
 }
 
-/// Adds the effects of rules and injections, and plugins' changes of `exec`, one per line.
+/// Adds the effects of rules, exec rules and injections, and plugins' changes of `exec`, one per line.
 fn traces(container: &ContainerExplained, page: &mut String) {
     for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
         let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));
@@ -316,7 +314,6 @@ fn stays(
     }
 }
 
-/// Renders the matches, newest first.
 fn matches(matches: &[MatchRow]) -> String {
     let rows = matches.iter().map(|container| {
         let [id, name] = [&container.id, &container.name].map(|text| printable(text));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `forget`: drops the record of a container or pod that no engine has. The daemon checks
-//! that, and notifies plugins.
+//! `forget`: drops the record of a container or pod that no engine has. The daemon checks that, unless
+//! `--force` is given, and notifies plugins.
 
 use clap::Args;
 
@@ -23,7 +23,7 @@ pub(super) struct Forget {
     pub(super) output: PlainOutput,
 }
 
-/// Requests the daemon to drop the record, and prints what was dropped.
+/// Asks the daemon to drop the record, and prints the dropped containers and pods.
 pub(super) fn forget(config: &Config, forget: &Forget, format: Format) -> Result<u8> {
     let request = AdminRequest::Forget { id: forget.id.clone(), force: forget.force };
     tell(format, &ask::<Forgotten>(config, &request)?)

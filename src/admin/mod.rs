@@ -170,20 +170,21 @@ struct DaemonOptions {
     trial: bool,
 }
 
-/// A row of the table of verbs.
+/// The function that runs a verb, and the verb's properties.
 struct Row<'a> {
-    /// The value of the verb's `--output`; `adjust` has separate formats.
+    /// The value of the verb's `--output`; `Format::Page` for `adjust` with `diff` or `spec`.
     output: Option<Format>,
     /// The line shown to an operator while the verb waits; `None` for no line, for instance because
     /// the verb shows a screen or a stream.
     wait: Option<&'static str>,
-    /// Whether the verb needs root, because it reads the state of the daemon and the engines.
+    /// Whether only root, or a user for whom [`check_user`] makes an exception, may call the verb.
     is_roots: bool,
     /// Whether the verb fails if the named configuration file is unreadable: it could otherwise ask
     /// another daemon, or disable plugins in another run directory. `check` and `sysdump` report
     /// the file instead; the daemon and hooks refuse containers.
     needs_file: bool,
-    /// Whether the verb is about the node's engines and hooks, whichever user calls it.
+    /// Whether the verb is about the node's engines and hooks, so that it never uses the configuration of
+    /// the calling user's own daemon.
     is_of_node: bool,
     run: Box<dyn FnOnce(Loaded, Format) -> Result<u8> + 'a>,
 }
@@ -230,7 +231,6 @@ impl Row<'_> {
     }
 }
 
-/// Returns a verb's row of the table of verbs.
 fn row_of(verb: &AdminVerb) -> Row<'_> {
     use AdminVerb as V;
     let (daemon, stops) = ("waiting for the daemon", "stopping the daemon");
@@ -287,8 +287,7 @@ fn row_of(verb: &AdminVerb) -> Row<'_> {
     }
 }
 
-/// Returns the verbs with options, help and exit codes; man pages and completions are made from
-/// them.
+/// Returns the verbs with options, help and exit codes.
 pub fn command() -> clap::Command {
     Arguments::command().after_help(exit::help()).mut_subcommands(|verb| {
         let verb = if verb.get_name() == "node" { without_output(verb) } else { verb };
@@ -320,7 +319,7 @@ pub fn completion(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).replace("nri__subcmd__runc", "nri__runc")
 }
 
-/// Hides the options of `install` that do not apply to `node`, which runs until it is stopped.
+/// Hides those options of `install` in the help of `node` that do not apply to `node`.
 fn without_output(node: clap::Command) -> clap::Command {
     node.mut_arg("dry_run", |arg| arg.hide(true)).mut_arg("output", |arg| arg.hide(true))
 }
@@ -333,7 +332,7 @@ fn parse(
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-/// Runs an admin verb.
+/// Runs the admin verb on this command line; returns the exit code.
 pub fn run(argv: &[OsString]) -> u8 {
     let asked = parse(argv.iter().skip(2));
     let asked = asked.and_then(|arguments| Ok((format(&arguments)?, arguments)));
@@ -349,7 +348,8 @@ pub fn run(argv: &[OsString]) -> u8 {
     })
 }
 
-/// Returns the format of the answer. `--json` together with another format is an error.
+/// Returns the format of the answer. Fails for `--json` with another format, and for `junit` without a
+/// comparison.
 fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     let conflict = |line| Err(Arguments::command().error(ErrorKind::ArgumentConflict, line));
     if let AdminVerb::Policy(policy) = &arguments.verb
@@ -367,7 +367,7 @@ fn format(arguments: &Arguments) -> clap::error::Result<Format> {
     }
 }
 
-/// Prints help, the version or a command line error, which may contain a hostile file name.
+/// Prints help, the version or a command line error, escaped: the error may contain a hostile file name.
 fn usage(error: clap::Error, argv: &[OsString]) -> u8 {
     let escaped = argv.iter().skip(2).map(|word| printable(&word.to_string_lossy()));
     let error_of_escaped = parse(escaped).err();
@@ -426,7 +426,7 @@ fn check_user(is_roots: bool, config: &Config) -> Result<()> {
 /// Asks the daemon.
 ///
 /// # Errors
-/// Fails if no daemon runs, or it refuses or does not answer in time, or answers in the form of
+/// Fails if no daemon runs, if it refuses or does not answer in time, and if its answer has the form of
 /// another version.
 fn ask<T: DeserializeOwned>(config: &Config, request: &AdminRequest) -> Result<T> {
     serde_json::from_str(&wrapper::admin(config, request)?).map_err(|error| {

@@ -42,7 +42,7 @@ impl Format {
     }
 }
 
-/// Parses the name of one of these formats.
+/// Returns the parser of `--output` that accepts the names of these formats.
 fn one_of(formats: &'static [Format]) -> impl TypedValueParser<Value = Format> {
     let named = |word: String| formats.iter().find(|format| format.name() == word).copied();
     PossibleValuesParser::new(formats.iter().map(|format| format.name()))
@@ -109,15 +109,15 @@ pub(super) fn print_json(document: &Value) -> Result<u8> {
     print(format!("{document}\n").as_bytes())
 }
 
-/// Prints a page, escaped: names that tenants chose must not control the terminal.
+/// Prints a page, escaped, because names that tenants chose must not control the terminal.
 pub(super) fn print_page(page: &str, painter: impl Fn(&str) -> String) -> Result<u8> {
     let end = if page.ends_with('\n') || page.is_empty() { "" } else { "\n" };
     let page = printable_page(&format!("{page}{end}"));
     print(paint::for_stdout(&page, painter).as_bytes())
 }
 
-/// Writes and flushes: this program does not use the standard library's entry point, which flushes
-/// at exit, and a document without a final line feed would stay in the buffer.
+/// Writes and flushes, because this program has its own entry point: only the standard library's flushes at
+/// exit, and a document without a final line feed would stay in the buffer.
 pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     progress::clear();
     let mut out = std::io::stdout().lock();
@@ -125,7 +125,7 @@ pub(super) fn print(bytes: &[u8]) -> Result<u8> {
     Ok(DONE)
 }
 
-/// Prints a line with its code to standard error; on a terminal its first word is coloured.
+/// Prints a line, with its message code if it has one, to standard error.
 pub(super) fn complain(line: &str) {
     progress::clear();
     let line = format!("nri-runc: {}\n", messages::with_code(line));

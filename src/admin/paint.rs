@@ -25,7 +25,7 @@ pub(super) fn for_stderr(page: &str, painter: impl Fn(&str) -> String) -> String
     if takes_colours(std::io::stderr()) { painter(page) } else { page.to_owned() }
 }
 
-/// Whether this is a terminal whose user has not disabled colours.
+/// Whether this is a terminal that understands colours, and its user has not disabled them.
 fn takes_colours(stream: impl AsFd) -> bool {
     // An empty value is ignored: https://no-color.org.
     let refuses = var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -42,12 +42,12 @@ pub(super) fn plain(page: &str) -> String {
     page.to_owned()
 }
 
-/// Paints the rows of `check`.
+/// Paints the mark at the beginning of each row of `check`.
 pub(super) fn check(page: &str) -> String {
     by_beginning(page, &[("ok ", GREEN), ("NO ", RED), ("!! ", YELLOW)])
 }
 
-/// Paints those lines of `status`, `explain` and `top` that report trouble, and states.
+/// Paints states, and the titles of lines of `status`, `explain` and `top` that report trouble.
 pub(super) fn trouble(page: &str) -> String {
     let page = states(page);
     by_beginning(
@@ -113,7 +113,7 @@ pub(super) fn states(page: &str) -> String {
     painted
 }
 
-/// Paints the state in this column of a row.
+/// Paints the state that begins in this column of a row, counted in characters.
 pub(super) fn state_in(line: &str, column: usize) -> String {
     let found = word_at(line, column).and_then(|(at, word)| Some((at, word, colour_of(word)?)));
     match found {
@@ -125,7 +125,7 @@ pub(super) fn state_in(line: &str, column: usize) -> String {
     }
 }
 
-/// Finds the word that begins in this column.
+/// Returns the word that begins in this column, with its offset in bytes.
 fn word_at(line: &str, column: usize) -> Option<(usize, &str)> {
     let (at, _) = line.char_indices().nth(column)?;
     let is_begin = line[..at].ends_with(' ') && !line[at..].starts_with(' ');
@@ -144,7 +144,7 @@ fn colour_of(state: &str) -> Option<&'static str> {
     }
 }
 
-/// Colours the beginning of each line that starts with one of these texts.
+/// Colours the beginning of each line that starts with one of these strings.
 fn by_beginning(page: &str, beginnings: &[(&str, &str)]) -> String {
     let mut painted = String::with_capacity(page.len());
     for line in page.split_inclusive('\n') {
@@ -159,7 +159,6 @@ fn by_beginning(page: &str, beginnings: &[(&str, &str)]) -> String {
     painted
 }
 
-/// Colours whole lines.
 fn by_line(page: &str, colour: impl Fn(&str) -> Option<&'static str>) -> String {
     let mut painted = String::with_capacity(page.len());
     for line in page.split_inclusive('\n') {
@@ -178,7 +177,6 @@ fn by_line(page: &str, colour: impl Fn(&str) -> Option<&'static str>) -> String 
 mod tests {
     use super::*;
 
-    /// Returns the page without colours.
     fn bare(page: &str) -> String {
         [RED, GREEN, YELLOW, CYAN, BOLD, PLAIN]
             .iter()

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `plugins` lists connected, connecting and launched plugins, and plugins that recently
-//! disconnected or were refused; with `--logs` it prints the output of a launched plugin. It only
-//! asks the daemon.
+//! disconnected or were refused; with `--logs` it prints the output of a launched plugin.
 
 use clap::Args;
 use serde_json::json;
@@ -32,7 +31,7 @@ pub(super) struct Plugins {
     pub(super) output: ListOutput,
 }
 
-/// Lists the plugins.
+/// Lists the plugins, or prints the output of one.
 pub(super) fn plugins(config: &Config, wanted: &Plugins, format: Format) -> Result<u8> {
     if let Some(name) = &wanted.logs {
         return tell(format, &output_of(config, name)?);
@@ -93,7 +92,7 @@ impl Answer for PluginOutput {
 
 const HEAD: [&str; 6] = ["plugin", "state", "pid", "requests", "failures", "on failure"];
 
-/// The columns of names; they are shortened if the list is wider than the screen.
+/// The indexes of columns of names, which are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 1] = [0];
 
 fn cells(plugin: &PluginRow) -> Vec<String> {
@@ -110,7 +109,6 @@ fn cells(plugin: &PluginRow) -> Vec<String> {
     ]
 }
 
-/// Formats `NN-name`.
 fn shown_id(plugin: &PluginRow) -> String {
     match plugin.index.is_empty() && plugin.name.is_empty() {
         true => "(not registered)".to_owned(),
@@ -118,8 +116,7 @@ fn shown_id(plugin: &PluginRow) -> String {
     }
 }
 
-/// Renders the page; the wide one adds strikes, NRI versions, time limits and events below the
-/// table.
+/// Renders the page; if `wide`, with strikes, NRI versions, time limits and events below the table.
 fn page(plugins: &[PluginRow], wide: bool, screen: Option<usize>) -> String {
     let mut rows: Vec<_> = plugins.iter().map(cells).collect();
     fit(&HEAD, &mut rows, &SHORTENED, screen);
@@ -154,7 +151,8 @@ fn terms(plugin: &PluginRow) -> String {
     format!("strikes {}, NRI version {}{since}", or_dash(strikes), or_dash(version))
 }
 
-/// Describes a plugin's response times and failures, and why it disconnected, one line each.
+/// Returns lines about a plugin: its Synchronize, response times and failures, an outdated program or
+/// configuration, and why it disconnected, did not start, or exited.
 fn about(plugin: &PluginRow) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(plugin.synchronizing.as_ref().map(synchronizing));
@@ -184,7 +182,6 @@ fn about(plugin: &PluginRow) -> Vec<String> {
     lines
 }
 
-/// Formats a plugin's response times, and its limit.
 fn answer_times(answers: &AnswerRow) -> String {
     let [p50, p99, limit] =
         [answers.p50_ms, answers.p99_ms, answers.limit_ms].map(show::milliseconds);
@@ -199,7 +196,6 @@ fn time_limits(limits: &TimeLimits) -> String {
     format!("{} a request{whole}", show::milliseconds(limits.request_ms))
 }
 
-/// Formats the progress of a Synchronize, with the number of its answered requests.
 fn synchronizing(progress: &SynchronizeRow) -> String {
     let [passed, limit] = [progress.for_ms, progress.limit_ms].map(show::milliseconds);
     let answered = match progress.answered {

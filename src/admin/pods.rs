@@ -88,7 +88,7 @@ impl LabelFilter {
 }
 
 impl PodFilter {
-    /// Whether the filter admits a pod. Unknown labels match every label filter.
+    /// Whether the filter admits a pod. A pod whose labels are unknown passes every label filter.
     pub(super) fn admits(&self, pod: &PodRow) -> bool {
         let is_any = |wanted: &[String], found: &str| {
             wanted.is_empty() || wanted.iter().any(|wanted| glob::matches(wanted, found))
@@ -114,7 +114,7 @@ impl Pods {
                 || states.any(|state| self.state.iter().any(|wanted| wanted == state)))
     }
 
-    /// Returns the pods that the filters admit.
+    /// Returns the pods that the filters admit; fails if labels are wanted and the daemon sent none.
     fn select(&self, mut pods: Vec<PodRow>) -> Result<Vec<PodRow>> {
         if !self.filter.label.is_empty() && pods.iter().any(|pod| pod.labels.is_none()) {
             return Err(Error::new("the running daemon is older and does not list labels")
@@ -166,10 +166,10 @@ fn room(format: Format) -> Option<usize> {
     screen().filter(|_| format == Format::Page)
 }
 
-/// The columns of names and IDs; they are shortened if the list is wider than the screen.
+/// The indexes of columns of names and IDs, which are shortened if the list is wider than the screen.
 const SHORTENED: [usize; 2] = [0, 5];
 
-/// Renders the page; the wide one has whole IDs, UIDs and labels.
+/// Renders the page; a wide one has whole IDs, UIDs and labels.
 fn page(pods: &[PodRow], format: Format, screen: Option<usize>) -> String {
     let mut pods: Vec<&PodRow> = pods.iter().collect();
     pods.sort_by_key(|pod| Reverse(created_at(pod)));
@@ -186,8 +186,8 @@ fn page(pods: &[PodRow], format: Format, screen: Option<usize>) -> String {
     table(&head(format), &lines)
 }
 
-/// Returns the earliest creation time of the pod and its containers, because an older daemon
-/// reports only those of containers.
+/// Returns the earliest creation time of the pod and its containers, because an older daemon reports no
+/// creation times of pods.
 fn created_at(pod: &PodRow) -> i64 {
     let times = pod.containers.iter().map(|container| container.times.created_at);
     let times = std::iter::once(pod.created_at).chain(times).filter(|at| *at > 0);

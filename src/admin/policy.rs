@@ -95,8 +95,8 @@ impl Policy {
 /// Prints the decisions, or their differences.
 ///
 /// # Errors
-/// Fails when a configuration has an error, or the pod, bundle, recording or manifest cannot be
-/// read.
+/// Fails when the daemon does not answer about `--pod`, or, without it, when a configuration has an error, or
+/// the bundle, recording or manifest cannot be read.
 pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Result<u8> {
     let PolicyVerb::Test(wanted) = &arguments.verb;
     let plugin = &wanted.plugin;
@@ -125,7 +125,7 @@ pub(super) fn policy(loaded: &Loaded, arguments: &Policy, format: Format) -> Res
     Ok(if compared.changed == 0 { DONE } else { FOUND })
 }
 
-/// Returns the configuration, unless it has an error.
+/// Returns the configuration; fails if it is unreadable or has an error that makes a reload fail.
 fn sound(loaded: &Loaded) -> Result<&Config> {
     let problem = loaded.refusal().map(|problem| problem.text.clone());
     match problem.or_else(|| loaded.unreadable.clone()) {
@@ -198,7 +198,6 @@ fn promise(row: &PromiseFit) -> String {
     format!("promise \"{}\" {verdict}: {}\n", printable(&row.promise), printable(&row.why))
 }
 
-/// Formats the effect of an exec rule on the pod.
 fn exec_rule_line(rule: &ExecRuleRow) -> String {
     let verdict = match (rule.decides, rule.matches) {
         (true, Fit::Maybe) => " (may match this pod)",

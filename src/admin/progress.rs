@@ -24,7 +24,6 @@ const USUAL_WIDTH: usize = 80;
 
 const CLEAR_LINE: &str = "\r\u{1b}[K";
 
-/// The step in progress.
 struct Progress {
     what: String,
     begun: Instant,
@@ -40,7 +39,7 @@ fn progress() -> MutexGuard<'static, Option<Progress>> {
     PROGRESS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts to show this step; does nothing without a terminal.
+/// Shows this step after [`SILENT`]; does nothing if standard error is not a terminal.
 pub(super) fn begin(what: &str) {
     if !paint::understands_escapes(std::io::stderr()) {
         return;

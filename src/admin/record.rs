@@ -56,7 +56,7 @@ pub(super) fn record(config: &Config, file: &Path, show_env: bool) -> Result<()>
 struct RecordingStream {
     stream: UnixStream,
     signals: Signals,
-    /// Time at which the recording ends; set by the first signal.
+    /// Time at which the recording ends at the latest; set by a signal.
     deadline: Option<Instant>,
 }
 
@@ -143,7 +143,7 @@ impl ScriptFile {
         Ok(Self { out, path: Some(path), requests: 0, bytes: 0 })
     }
 
-    /// Adds a line from the daemon; environment values only with `show_env`.
+    /// Adds a line from the daemon; hides environment values unless `show_env`.
     fn add(&mut self, line: &[u8], show_env: bool, listener: &mut RecordingStream) -> Result<()> {
         let mut line: Value = serde_json::from_slice(line)
             .map_err(|error| Error::new(format!("the daemon sent invalid JSON: {error}")))?;
@@ -165,8 +165,7 @@ impl ScriptFile {
         Ok(())
     }
 
-    /// Writes the text. A slow reader of standard output does not keep a signal from ending the
-    /// recording.
+    /// Writes the text. A signal ends the recording even while the reader of standard output blocks the write.
     fn write(&mut self, mut text: &[u8], listener: &mut RecordingStream) -> Result<()> {
         if self.path.is_some() {
             return Ok(self.out.write_all(text)?);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `reload`: makes the running daemon read its configuration again and shows the changes; with
-//! `--dry-run` it shows what would change. This command itself changes nothing.
+//! `--dry-run` it shows what would change.
 
 use clap::Args;
 use serde::Serialize;
@@ -41,8 +41,8 @@ pub(super) enum ReloadResult {
     },
 }
 
-/// Reloads. If no daemon runs, the next one reads the files, so an error in them that it would
-/// refuse is an error here too.
+/// Asks the daemon to reload its configuration. If none runs, fails if the files have an error that makes a
+/// reload fail, or if a daemon with another run directory has the plugins.
 pub(super) fn reload(loaded: &Loaded, wanted: &Reload) -> Result<ReloadResult> {
     if !wrapper::is_listening(&loaded.config) {
         if let Some(problem) = loaded.refusal() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `stop`, `restart`, `reexec`, and whether the running daemon is older than the files on disk.
 //! Only one process is signalled: the daemon that responds on the socket, else the process that
-//! holds the daemon's lock, else this installation's daemon in another run directory. If systemd
-//! manages the daemon, systemd is asked to stop and start it.
+//! holds the daemon's lock, else this installation's daemon in another run directory. A daemon that
+//! systemd runs is stopped and started by systemd.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ use super::systemd::{self, Unit};
 /// Time limit for the daemon's exit: it finishes requests in flight first.
 const END_WAIT: Duration = Duration::from_secs(100);
 
-/// Time limit for a daemon that is starting or exiting.
+/// Time limit for a daemon that is starting or exiting to respond or to be gone.
 const CHANGE_WAIT: Duration = Duration::from_secs(5);
 
 /// Time limit for the next daemon's response; systemd pauses before it starts one.
@@ -39,9 +39,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for an unresponsive daemon to exit after SIGTERM, and then after SIGKILL.
 const HANG_WAIT: Duration = Duration::from_secs(5);
 
-/// The daemon's process.
 struct RunningDaemon {
-    /// The daemon's status; without its answer, as far as its process shows it.
+    /// The daemon's status; if the daemon did not answer, only what its process shows.
     status: Box<Status>,
     pid: u32,
     process: OwnedFd,
@@ -53,13 +52,13 @@ struct RunningDaemon {
 enum Sight {
     Running(RunningDaemon),
     Absent,
-    /// A daemon that is starting or exiting, and the process with the lock.
+    /// A daemon is starting or exiting: the error to report if it goes on, and the process with the lock.
     Changing(Error, Option<u32>),
 }
 
 impl RunningDaemon {
-    /// Finds the running daemon, even in another run directory. Waits for a daemon that is starting
-    /// or exiting.
+    /// Finds the running daemon, even in another run directory. Waits up to [`CHANGE_WAIT`] for a daemon
+    /// that is starting or exiting.
     fn find(loaded: &Loaded) -> Result<Option<Self>> {
         let config = &loaded.config;
         let deadline = Instant::now() + CHANGE_WAIT;
@@ -155,8 +154,8 @@ impl RunningDaemon {
         Ok(Some(Self { status: shown_by_process(pid), pid, process, hangs: false }))
     }
 
-    /// Stops the daemon in order: requests in flight are finished first. If it hangs, it is killed;
-    /// returns whether it was killed. `is_asked`: systemd was already asked to stop it.
+    /// Stops the daemon, which finishes requests in flight first. If it hangs, it is killed; returns whether
+    /// it was killed. `is_asked`: systemd was already asked to stop it.
     fn end(&self, is_asked: bool) -> Result<bool> {
         if !is_asked {
             self.signal(Signal::TERM)?;
@@ -199,7 +198,7 @@ impl RunningDaemon {
 pub(super) fn can_serve_in(run_dir: &Path) -> Result<()> {
     let there = run_dir.ancestors().find(|path| !presence::is_absent(path));
     if let Some(above) = there.filter(|path| *path != run_dir) {
-        return files::try_write(above); // The first container creates it.
+        return files::try_write(above); // The first create makes the run directory.
     }
     files::make_private_dir(run_dir)?;
     files::try_write(run_dir)
@@ -240,7 +239,7 @@ pub(super) fn holder(lock: &Path) -> Option<u32> {
     })
 }
 
-/// Returns a daemon's status as far as its process shows it.
+/// Returns the parts of a daemon's status that its process shows: supervisor, configuration file, program.
 fn shown_by_process(pid: u32) -> Box<Status> {
     let host = Host::default();
     let value = |name: &str| {
@@ -279,8 +278,8 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
     let status = running.as_ref().map(|running| &running.status);
     let in_force = status.and_then(|status| status.configuration.as_ref());
     let file = in_force.and_then(|in_force| in_force.file.clone());
-    // A daemon that responds may run without a configuration file; the command line's file is not
-    // used in its place.
+    // If the running daemon responds and was given no configuration file, the next one gets none either, even
+    // if the command line names one.
     let file = match status {
         Some(status) if status.pid > 0 => file,
         Some(_) | None => file.or_else(|| loaded.only.clone()),
@@ -293,7 +292,7 @@ pub(super) fn restart(loaded: &Loaded) -> Result<Restarted> {
             None => "fix this file first; no daemon runs",
         }));
     }
-    // Checked first: if the new daemon cannot start, the running one is not stopped.
+    // Checked before the running daemon is stopped, which must not happen if the next one cannot start.
     let fit = can_serve_in(&next.config.run_dir);
     fit.map_err(|error| error.hint("see: nri-runc nri check")).map_err(|error| match running {
         Some(_) => error.doing("not restarted, the daemon keeps running"),
@@ -361,7 +360,8 @@ pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
     Ok(Reexecution::Done { reexec, reexecuted: true })
 }
 
-/// Explains a connection that ended during a re-execution.
+/// Returns the error for a request to re-execute that got no answer: if the connection ended, with what
+/// happened to the daemon.
 fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
     if error.daemon() != DaemonSeen::Exited {
         return error;
@@ -388,7 +388,7 @@ fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
         .hint("restore the previous program (install.sh --rollback), then: nri-runc nri restart")
 }
 
-/// Returns the last line that the latest daemon printed before it exited.
+/// Returns `: ` and the last line that the latest daemon printed before it exited; empty without one.
 fn last_line_of_next(config: &Config) -> String {
     last_words::read(&config.run_dir).map(|words| format!(": {words}")).unwrap_or_default()
 }
@@ -407,7 +407,7 @@ pub(super) fn outdated(status: &Status) -> Vec<(String, &'static str)> {
 
 const RESTART: &str = "nri-runc nri restart";
 
-/// Describes the keys that the daemon has not read, with the command that makes it read them.
+/// Names the keys whose values in the files are not in force, with the command that applies them.
 pub(super) fn outdated_configuration(status: &Status) -> Option<(String, &'static str)> {
     let changed = status.configuration.as_ref()?.changed.join(", ");
     let what = format!("older than the configuration files; changed: {changed}");
@@ -415,21 +415,21 @@ pub(super) fn outdated_configuration(status: &Status) -> Option<(String, &'stati
     (!changed.is_empty()).then_some((what, how))
 }
 
-/// Whether the daemon can apply the change without a restart; a daemon of an earlier version can
-/// only change its log level.
+/// Whether no changed key needs a restart; false for a daemon of an earlier version, which does not report that.
 fn is_live(status: &Status) -> bool {
     let in_force = status.configuration.as_ref();
     in_force.and_then(|in_force| in_force.restart_needed.as_ref()).is_some_and(Vec::is_empty)
 }
 
-/// Describes how the daemon's program differs from its file, and whether the file exists.
+/// Describes how the daemon's program differs from the file at its path, and returns whether the file exists;
+/// `None` if they are the same.
 fn outdated_program(program: &Program, pid: u32) -> Option<(String, bool)> {
     let path = &program.path;
     let Ok(meta) = std::fs::metadata(path) else {
         return Some((format!("its executable {} is missing", path.display()), false));
     };
     let own = PathBuf::from(format!("/proc/{pid}/exe"));
-    // A reinstalled identical file is not another program.
+    // The same program may have been installed again.
     if program.file == Some(ProgramFile::of(&meta)) || runtime::has_same_bytes(&own, path) {
         return None;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The JSON schemas of outputs (`docs/schema`), written from the types whose serialization is
 //! printed: doc comments become descriptions. `UPDATE_GOLDEN=1 cargo test --lib schemas` renews the
-//! files. Only tests contain this module.
+//! files. This module is compiled only for tests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,6 @@ const fn output<T: JsonSchema>(
     Output { file, title, verbs, schema: |generator| generator.root_schema_for::<T>() }
 }
 
-/// Lists every schema.
 fn outputs() -> Vec<Output> {
     vec![
         output::<Status>("status", "Output of nri-runc nri status -o json", &["status"]),
@@ -95,7 +94,7 @@ fn outputs() -> Vec<Output> {
     ]
 }
 
-/// Returns the description of a time, which has the same form in every output.
+/// Returns the description of a member that is a time; `None` for other members.
 fn description_of(member: &str) -> Option<&'static str> {
     match member {
         _ if member == "at" || member.ends_with("_at") => {
@@ -108,7 +107,8 @@ fn description_of(member: &str) -> Option<&'static str> {
     }
 }
 
-/// Adds the descriptions of times, and removes defaults: a printed document has every member.
+/// Adds the descriptions of times, removes defaults, which matter only to readers of documents with missing
+/// members, and joins the lines of descriptions.
 fn complete(schema: &mut Schema) {
     schema.remove("default");
     if let Some(Value::String(text)) = schema.get_mut("description") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables for operators, made from the documents that `--json` prints.
+//! Tables, and the forms of values in them, for the pages that operators read.
 
 use std::time::SystemTime;
 
@@ -24,11 +24,10 @@ pub(super) const REDACTED: &str = "(hidden; --show-env shows it)";
 /// Columns to which text is wrapped, and the least width assumed for a terminal.
 pub(super) const TERMINAL_WIDTH: usize = 80;
 
-/// Replaces the middle of a shortened text.
+/// Replaces the removed middle of a shortened string.
 const LEFT_OUT: &str = "...";
 
-/// Formats a cell: on one line, without characters that control a terminal, as tenants choose
-/// names.
+/// Formats a value on one line. Characters that control a terminal are escaped, because tenants choose names.
 pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -38,7 +37,7 @@ pub(super) fn text(value: &Value) -> String {
     }
 }
 
-/// Renders a table whose columns are as wide as their widest word.
+/// Renders a table. Each column is as wide as its widest cell, at most [`limits::COLUMN`].
 pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let widths = widths_of(head, &rows.iter().collect::<Vec<_>>());
     let head: Vec<String> = head.iter().map(|word| word.to_uppercase()).collect();
@@ -61,12 +60,12 @@ pub(super) fn line_of(row: &[String], widths: &[usize]) -> String {
     format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
 }
 
-/// Formats a value that may be unknown.
+/// Formats a value, `-` without one.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| printable(&value.to_string()))
 }
 
-/// Formats the age of a time in nanoseconds.
+/// Formats the time since `at`, a Unix time in nanoseconds.
 pub(super) fn ago(at: i64) -> String {
     age(at, SystemTime::now())
 }
@@ -83,13 +82,13 @@ pub(super) fn milliseconds(millis: f64) -> String {
     }
 }
 
-/// Wraps words to [`TERMINAL_WIDTH`], indented after the first line.
+/// Wraps a title and words to [`TERMINAL_WIDTH`]; lines after the first are indented.
 pub(super) fn wrapped(title: &str, words: &str) -> String {
     lines_of(title, words, TERMINAL_WIDTH, "    ").join("\n") + "\n"
 }
 
-/// Wraps the words at this width, after `title` in the first line and indented in the others. A
-/// word that is longer than the width is on a separate line.
+/// Wraps `title` and the words at this width; lines after the first begin with `indent`. A word that is
+/// longer than the width is on a separate line.
 pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = vec![title.to_owned()];
     for word in words.split(' ') {
@@ -104,8 +103,8 @@ pub(super) fn lines_of(title: &str, words: &str, width: usize, indent: &str) -> 
     lines
 }
 
-/// Returns the width of the terminal, at least [`TERMINAL_WIDTH`]; `None` for a pipe, which
-/// receives whole words.
+/// Returns the width of standard output, at least [`TERMINAL_WIDTH`]; `None` if it is not a terminal, so that
+/// nothing is shortened.
 pub(super) fn screen() -> Option<usize> {
     let out = std::io::stdout();
     if !isatty(&out) {
@@ -143,8 +142,7 @@ pub(super) fn fit(
     }
 }
 
-/// Shortens a text to `width` characters by removing its middle, because names differ at their
-/// ends.
+/// Shortens a string to `width` characters by replacing its middle, because names differ at their ends.
 pub(super) fn shortened(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {

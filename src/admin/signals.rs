@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals as events, awaited together with a descriptor: a command that must clean up is not
-//! interrupted in the middle of a step. (In the first process of a PID namespace, SIGTERM has no
-//! default effect.)
+//! Blocks signals and waits for them together with a descriptor: so a command that must clean up is not
+//! interrupted in the middle of a step. As the first process of a PID namespace, it would ignore an
+//! unhandled SIGTERM.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -29,13 +29,13 @@ impl Signals {
         SignalFd::with_flags(&signals, flags).map(Self).doing(|| "waiting for signals")
     }
 
-    /// Takes the next pending signal.
+    /// Returns the next pending signal, which is then no longer pending.
     pub(super) fn take(&self) -> Option<Signal> {
         let signal = self.0.read_signal().ok().flatten()?;
         i32::try_from(signal.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())
     }
 
-    /// Waits for a signal or an event of `other`, at most `within`; `None` is unlimited. Returns
+    /// Waits for a signal or an event of `other`, at most `within`, without limit if that is `None`. Returns
     /// whether `other` has an event.
     ///
     /// # Errors

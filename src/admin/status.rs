@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `status`: the daemon, its state and its failures. It only asks the daemon.
+//! The page of `status`: the daemon's state and its failures.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,6 @@ fn page(status: &Status) -> String {
     page
 }
 
-/// Adds a line: a title and its value.
 fn line(page: &mut String, title: &str, words: &str) {
     let _infallible = writeln!(page, "{:<16}{words}", format!("{title}:"));
 }
@@ -105,8 +104,8 @@ fn troubles(page: &mut String, status: &Status) {
     }
 }
 
-/// Describes whether plugins can connect, and at which path; a daemon keeps the path with which it
-/// started.
+/// Describes whether plugins can connect, and the path at which the daemon listens: that of its start, even if
+/// the configuration now names another.
 fn socket_with_path(status: &Status) -> String {
     let state = printable(&status.plugin_socket);
     let path = printable(&status.plugin_socket_state.path.to_string_lossy());

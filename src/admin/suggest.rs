@@ -60,7 +60,7 @@ const VERBS: [(&str, &str); 50] = [
     ("watch", "pods --watch"),
 ];
 
-/// Flags of other tools, each with a sentence that names the equivalent here.
+/// Flags of other tools, each with advice for this command line.
 const FLAGS: [(&str, &str); 19] = [
     ("--all", "all are listed unless a filter is given"),
     ("--all-namespaces", "all are listed unless --namespace is given"),
@@ -83,7 +83,7 @@ const FLAGS: [(&str, &str); 19] = [
     ("-y", "no command asks for confirmation"),
 ];
 
-/// Adds a tip if the unknown word is a command or flag of a similar tool.
+/// Adds a tip to the error about an unknown command or flag, if a similar tool has that command or flag.
 pub(super) fn add_tip(error: &mut clap::Error) {
     let word = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => word.clone(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `disable` and `enable`: a file in the run directory that every wrapper checks. The log records
-//! the user who called them, even if no daemon runs.
+//! `disable` creates a file in the run directory that every wrapper checks, and `enable` removes it. The
+//! log names the user who called them, even if no daemon runs.
 
 use std::path::Path;
 
@@ -64,12 +64,12 @@ fn bypassed(config: &Config) -> Vec<String> {
     found
 }
 
-/// Whether a directory is lost at a reboot.
+/// Whether a directory is on a tmpfs, which a reboot empties.
 fn is_memory(dir: &Path) -> bool {
     statfs(dir).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
 }
 
-/// Logs the switch: the daemon does it, or if none runs, this process writes to the daemon's log.
+/// Logs who disabled or enabled plugins: asks the daemon to log it, or if that fails, writes to its log.
 fn log(config: &Config, off: bool) {
     let by = match std::env::var("SUDO_USER") {
         Ok(user) => format!("{user} (process {})", std::process::id()),

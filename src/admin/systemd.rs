@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The systemd unit that runs the daemon. Such a daemon is stopped and restarted by systemctl:
-//! otherwise systemd would start a second one beside a daemon that was started manually.
+//! The systemd unit that runs the daemon. A daemon that systemd runs is stopped and restarted with
+//! systemctl: if it were started directly, systemd would start a second one.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::last_words;
 use crate::limits;
 use crate::runtime::bounded;
 
-/// Unit name of the package.
+/// Name of the package's unit.
 const USUAL: &str = "nri-runc.service";
 
 /// Time limit of a systemctl request.
@@ -39,8 +39,8 @@ impl Unit {
         Err(Error::new("no systemd unit has this main process"))
     }
 
-    /// Returns the package's unit, if systemd runs it or should run it: another daemon would
-    /// conflict with it. `autostart`: a daemon may be started without a unit.
+    /// Returns the package's unit if it is installed and either not inactive, so that another daemon would
+    /// conflict with it, or the only way to start a daemon, because `autostart` is off.
     pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
         let state = property(USUAL, "ActiveState").ok()?;
         let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";

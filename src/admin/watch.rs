@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct ListRow {
     /// The identity of the row.
     pub(super) key: String,
-    /// The values whose change prints the row again; ages and numbers of requests are left out.
+    /// The values whose change prints the row again, without values that change continuously, such as ages.
     pub(super) compared: String,
     pub(super) cells: Vec<String>,
     pub(super) name: String,
@@ -72,7 +72,7 @@ pub(super) fn watch<T: DeserializeOwned>(
                     seen.print(&row)?;
                 }
             }
-            // The absence of the daemon is reported once, because it may be restarting.
+            // A failure is reported only once until the daemon answers again: it may be restarting.
             Err(_) if is_away => {}
             Err(error) => {
                 is_away = true;
@@ -108,7 +108,7 @@ pub(super) fn wait_for_lines(input: &impl AsFd) -> Result<bool> {
     }
 }
 
-/// Appends bytes to unfinished lines; returns the complete lines.
+/// Appends bytes to `unfinished`; removes the complete lines from it and returns them.
 pub(super) fn whole_lines(unfinished: &mut Vec<u8>, bytes: &[u8]) -> Vec<u8> {
     unfinished.extend_from_slice(bytes);
     let whole = unfinished.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A JSON document as YAML, in blocks as kubectl prints it. This module does no I/O. Text that a
-//! reader could parse as another type is quoted, by the rules of YAML 1.1 and 1.2. Characters that
-//! a terminal interprets or hides are escaped here, because saphyr, the crate that reads YAML here,
-//! writes some of them unescaped.
+//! A JSON document as YAML, in blocks as kubectl prints it. This module does no I/O. Strings that a
+//! reader could parse as another type are quoted, by the rules of YAML 1.1 and 1.2. Characters that a
+//! terminal interprets or hides are escaped; saphyr, the crate that reads YAML here, would write some
+//! of them unescaped.
 
 use std::fmt::Write as _;
 
@@ -10,8 +10,8 @@ use serde_json::{Number, Value};
 
 use crate::text::printable;
 
-/// Words, in lower case, that YAML 1.1 or 1.2, or a reader that is laxer about numbers, does not
-/// read as text. YAML accepts other cases too.
+/// Words, compared in lower case, that YAML 1.1 or 1.2, or a reader that is laxer about numbers, does not
+/// parse as strings.
 const RESERVED: [&str; 12] =
     ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
 
@@ -27,7 +27,7 @@ pub(super) fn yaml(document: &Value) -> String {
     out
 }
 
-/// Renders a value that fits on one line.
+/// Renders a scalar, or an empty list or object; `None` for other values.
 fn leaf(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("null".to_owned()),
@@ -76,7 +76,7 @@ fn add_after_dash(out: &mut String, item: &Value, indent: usize) {
     }
 }
 
-/// Renders a number without an exponent, because YAML 1.1 reads some numbers with one as text.
+/// Renders a number without an exponent, because YAML 1.1 parses some numbers with one as strings.
 fn number_text(number: &Number) -> String {
     match number.as_f64() {
         Some(value) if number.is_f64() => {
@@ -87,7 +87,7 @@ fn number_text(number: &Number) -> String {
     }
 }
 
-/// Renders text unquoted if that is unambiguous.
+/// Renders a string, quoted unless it is unambiguous without quotes.
 fn scalar(text: &str) -> String {
     let is_inner =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | '+' | '@' | ' ');

@@ -212,7 +212,7 @@ pub(crate) struct Repetition {
     pub(crate) value: Value,
 }
 
-/// A note with a time. Serialization adds the member `time`, which is `at` as text (RFC 3339).
+/// A note with a member `at`. Serialization adds the member `time`, which is `at` as text (RFC 3339).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Dated<T>(pub(crate) T);

@@ -2,10 +2,10 @@
 //! The requests of `nri` commands and the daemon's answers, as types that both share. `--json` prints the
 //! serialization of answers, the form that scripts read (`docs/schema/`).
 //!
-//! During an upgrade the daemon and a command may be of different versions: a member that the other
-//! side does not know is ignored, and one of a later version that it does not send has its default.
+//! During an upgrade the daemon and a command may be of different versions: the reader ignores members
+//! that it does not know, and a member that a later version adds needs a default.
 //!
-//! `*_at` is a Unix time in nanoseconds, 0 for never; `*_time` is the same as text (RFC 3339).
+//! `at` and `*_at` are Unix times in nanoseconds, 0 for never; `time` and `*_time` are the same as text (RFC 3339).
 
 mod drift;
 mod explain;

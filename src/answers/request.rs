@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The requests of `nri` commands. Daemon and command may be of different versions, so a verb and its
-//! members never change: the daemon ignores a member that it does not know, and a later one needs a default.
+//! members never change: the daemon ignores a member that it does not know, and a member added later needs a default.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// Start of the daemon's response to a verb that it does not know. Commands of every version compare it.
+/// Start of the daemon's response to a verb that it does not know. Commands of every version recognize the
+/// response by it, so it never changes.
 pub(crate) const UNKNOWN_VERB: &str = "the daemon does not know the verb";
 
 /// A request of an `nri` command to the daemon.
@@ -16,7 +17,6 @@ pub(crate) const UNKNOWN_VERB: &str = "the daemon does not know the verb";
 pub(crate) enum AdminRequest {
     Status,
     Plugins,
-    /// The output of a launched plugin.
     PluginOutput {
         plugin: String,
     },
@@ -38,18 +38,18 @@ pub(crate) enum AdminRequest {
         #[serde(default)]
         plugins: Vec<String>,
     },
-    /// Compares the values of one container, or of all.
+    /// Compares the plugin-owned values of one container, or of all, with the kernel's.
     Drift {
         id: Option<String>,
     },
-    /// The events after a cursor; with `follow`, a stream of later ones.
+    /// The events after a cursor; with `follow`, as a stream that continues with new ones.
     Events {
         #[serde(default = "oldest")]
         since: String,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         follow: bool,
     },
-    /// A stream of the requests that plugins receive.
+    /// A stream of the requests that plugins receive, after the current state.
     Record,
     Reload {
         #[serde(default)]
@@ -62,7 +62,7 @@ pub(crate) enum AdminRequest {
         #[serde(default)]
         force: bool,
     },
-    /// Notes which user disabled plugins (`off`) or enabled them.
+    /// Logs which user (`by`) disabled plugins (`off`) or enabled them.
     Switched {
         off: bool,
         by: String,
@@ -77,16 +77,16 @@ fn oldest() -> String {
 }
 
 impl AdminRequest {
-    /// Reads a request.
+    /// Parses a request.
     ///
     /// # Errors
-    /// Fails with the reason if the request is malformed.
+    /// Fails if the request is malformed.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let read = serde_json::from_str(text);
         read.map_err(|error| Error::new(error.to_string()).doing("reading the request"))
     }
 
-    /// Returns the refusal of a request that was read as [`Self::Unknown`].
+    /// Returns the refusal of the request `text`, which was parsed as [`Self::Unknown`].
     pub(crate) fn refuse_unknown(text: &str) -> Error {
         let request: Value = serde_json::from_str(text).unwrap_or_default();
         Error::new(format!("{UNKNOWN_VERB} {}", request["verb"].as_str().unwrap_or_default()))

@@ -84,8 +84,8 @@ impl Observations {
         self
     }
 
-    /// Returns the durations that were added after `before` was taken; all of them if `before`
-    /// counts more durations, because the daemon then restarted.
+    /// Returns the durations that were added since the earlier sample `before`; all of them if `before` has
+    /// more durations, because the daemon has then restarted.
     pub(crate) fn since(&self, before: &Self) -> Self {
         if self.count() < before.count() {
             return self.clone();

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newcomer_takes_exactly_the_place_of_the_first_replaced_member() {
+    fn a_newcomer_takes_the_place_of_the_first_replaced_member() {
         for (newcomer, old, order) in [
             (4, vec![2], vec![1, 4, 3]),
             (4, vec![2, 3], vec![1, 4]),

@@ -139,6 +139,13 @@ fn a_seccomp_policy_is_written_in_full() {
 }
 
 #[test]
+fn an_unchanged_policy_with_empty_required_members_stays() {
+    let policy = json!({"defaultAction": "", "syscalls": [{"names": [], "action": ""}]});
+    let document = format!(r#"{{"linux":{{"seccomp":{policy}}}}}"#);
+    assert_eq!(patch(document.as_bytes(), &seccomp(&policy)).unwrap().bytes, None);
+}
+
+#[test]
 fn invalid_seccomp_names_are_refused() {
     let with = |key: &str, value: Value| json!({"defaultAction": "SCMP_ACT_ALLOW", key: value});
     let of_rule = |names: &[&str], action: &str, key: &str, value: Value| {

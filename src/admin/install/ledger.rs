@@ -2,8 +2,8 @@
 //! The undo record of a registration: each file's text before and after, and the directories that
 //! were created. One JSON file per engine, in `/var/lib/nri-runc/engines` or the user's
 //! configuration folder, readable by its owner only, because an engine's configuration may contain
-//! secrets. It is written before the engine's files, so that an interrupted install can be undone
-//! too.
+//! secrets. The record is written before the engine's files, so that an interrupted install can be
+//! undone too.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,14 +38,14 @@ impl LedgerFile {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // The file was removed since, or `install` removed it.
+        // The file is missing now, or `install` removed it.
         let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
             return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
         };
         written.revert(now)
     }
 
-    /// Describes the change that `install` made to this file.
+    /// Returns the change that `install` made to this file; `None` if `install` removed it.
     fn written<'w>(&'w self, ledger: &'w Ledger, texts: &'w Texts) -> Option<Written<'w>> {
         let copied = containerd::copied_from(ledger, &self.path).and_then(|path| texts.get(path));
         Some(Written {

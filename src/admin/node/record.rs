@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of the files that `node` put on a node, so that it removes exactly those, and of
-//! whether the engine must still reload. It is written before the files that it names.
+//! The record of the files that `node` put on a node, so that exactly those are removed, and of whether
+//! the engine must still reload its files. The record is written before the files that it names.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ struct PutFile {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     schema: u32,
-    /// Whether the engine's files were changed and it may not have reloaded them.
+    /// Whether the engine's files may have been changed without the engine having reloaded them.
     pub(super) is_restart_pending: bool,
     files: Vec<PutFile>,
     folders: Vec<String>,
@@ -117,7 +117,7 @@ impl NodeRecord {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Removes the record itself, and the directories that were created, if they are empty.
+    /// Removes the record itself, and those directories that `node` created that are empty.
     ///
     /// # Errors
     /// Fails when the record cannot be removed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc only
-//! the label is removed, because its kill and delete would fail without the rest. If containers
-//! still use it at the time limit, the label is set again, and the node stays as it is.
+//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc, only
+//! the label is removed, because the container's kill and delete would fail without the rest. If
+//! containers still use nri-runc at the time limit, the label is set again, and the rest stays.
 
 use std::time::{Duration, Instant};
 
@@ -127,7 +127,7 @@ fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
         }
     }
     if ended {
-        // The directory itself stays, because it may be a mount point; it is on a tmpfs.
+        // The run directory itself stays, because it may be a mount point.
         for entry in std::fs::read_dir(&config.run_dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays recorded until it is cleared.
+//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays recorded until [`EndSignals::forget`].
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::admin::signals::Signals;
 use crate::error::Result;
 
-/// Whether the pod must end.
+/// The two signals, and whether one of them arrived.
 #[derive(Debug)]
 pub(super) struct EndSignals {
     signals: Signals,
@@ -31,7 +31,7 @@ impl EndSignals {
         self.wait(Duration::ZERO)
     }
 
-    /// Clears the recorded signal, so that the next one is another request.
+    /// Clears the recorded signal, so that [`Self::came`] is true again only after another one.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }

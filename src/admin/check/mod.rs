@@ -339,7 +339,6 @@ fn unread(status: &Status) -> Vec<Finding> {
     lines.chain(forged(status)).collect()
 }
 
-/// Reports ignored identity claims of tenants.
 fn forged(status: &Status) -> Option<Finding> {
     let (all, last) = (status.contradictions.len(), status.contradictions.last()?);
     let (id, what) = (crate::text::short_id(&last.id), crate::error::quoted(&last.what));

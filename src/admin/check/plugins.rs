@@ -214,7 +214,6 @@ fn connected(row: &PluginRow) -> Option<Finding> {
     Some(warning("plugins", detail, "nri-runc nri plugins"))
 }
 
-/// Reports a plugin that disconnected.
 fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     let id = row.id();
     // `access` reports refused connections.
@@ -235,7 +234,6 @@ fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     })
 }
 
-/// Reports plugins that were connected before the daemon started and have not reconnected.
 fn absent(status: &Status) -> Vec<Finding> {
     let rows = status.absent_plugins.iter().map(|id| {
         let detail =

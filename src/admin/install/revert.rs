@@ -202,7 +202,7 @@ impl Written<'_> {
     }
 
     /// Returns the step that reverts a setting whose current value is `there`, and whether the step
-    /// removes that value as a whole.
+    /// removes or replaces that value as a whole.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -221,8 +221,8 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// Returns a text with the content `value`: `now` without lines if that is enough, else with values changed
-    /// in place by `steps`.
+    /// Changes the text `now` so that its content is `value`: removes lines if that is enough, else takes `steps`
+    /// in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {
             return Ok(now.to_owned());

@@ -86,7 +86,6 @@ pub(super) struct NodeOptions {
     once: bool,
 }
 
-/// The label of a ready node.
 #[derive(Debug)]
 struct NodeLabel {
     node: String,

@@ -169,7 +169,6 @@ fn configuration(loaded: &Loaded) -> Value {
     document
 }
 
-/// Returns the last output of each launched plugin.
 fn plugin_output(config: &Config, plugins: &[PluginRow]) -> Result<String> {
     let launched = plugins.iter().filter(|plugin| plugin.launched).map(PluginRow::id);
     let outputs = launched.map(|id| {

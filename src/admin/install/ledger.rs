@@ -33,7 +33,7 @@ impl LedgerFile {
     /// Returns the file's text without nri-runc's values, given its current text `now`.
     ///
     /// # Errors
-    /// Fails when `now` does not parse in the file's original format.
+    /// Fails as [`Written::revert`] does.
     fn revert(&self, ledger: &Ledger, texts: &Texts, now: Option<&str>) -> Result<Reverted> {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
@@ -65,7 +65,7 @@ pub(super) struct Undone {
     pub(super) texts: Texts,
     /// Values of nri-runc that were edited since, each with its file.
     pub(super) edited: Vec<(String, EditedValue)>,
-    /// Files that no longer parse: the error, and the values that `install` set there. `texts` has
+    /// Files that cannot be reverted: the error, and the values that `install` set there. `texts` has
     /// such a file's current text.
     pub(super) unclear: Vec<(Error, Vec<String>)>,
 }

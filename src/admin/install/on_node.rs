@@ -34,7 +34,7 @@ impl NodeEngine {
     /// Opens the engine that `install` names, on the node below `--root`.
     ///
     /// # Errors
-    /// Fails without `--root`, with `--dry-run`, and if the kernel cannot confine lookups.
+    /// Fails without `--root`, with `--dry-run`, as [`Root::confined`] does, and for an invalid engine.
     pub(in crate::admin) fn open(install: &Install) -> Result<Self> {
         let mut install = install.clone();
         let Some(folder) = install.common.root.clone() else {

@@ -92,7 +92,8 @@ impl Written<'_> {
     /// Removes nri-runc's values from the file's current text `now`.
     ///
     /// # Errors
-    /// Fails when `now` does not parse in the file's original format.
+    /// Fails when `now` does not parse in the file's original format, or when nri-runc's values cannot be
+    /// separated from the rest.
     pub(super) fn revert(&self, now: &str) -> Result<Reverted> {
         match self.syntax() {
             Syntax::Template => self.revert_template(now),

@@ -182,8 +182,8 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     }
 }
 
-/// Returns the Event for a line about a Kubernetes pod; `None` if the line needs none. The Event's name depends
-/// only on the line, so a line that is read again creates no second Event.
+/// Returns the Event for a line about a Kubernetes pod; `None` if the line needs none or has invalid names. The
+/// Event's name depends only on the line, so a line that is read again creates no second Event.
 fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
     let LoggedLine { subject, cursor, time, pod_uid, .. } = line;
     let AuditSubject { engine, namespace, pod, container, .. } = subject;

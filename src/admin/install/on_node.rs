@@ -126,7 +126,7 @@ impl NodeEngine {
     /// Replaces a file of the node atomically, or removes it. `is_private`: readable by root only.
     ///
     /// # Errors
-    /// Fails when the file system refuses, or the file is a symbolic link.
+    /// Fails when the file system refuses, or the file to replace is a symbolic link.
     pub(in crate::admin) fn put_text(
         &self,
         path: &str,

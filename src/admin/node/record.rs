@@ -33,7 +33,7 @@ impl NodeRecord {
     /// Reads the record; an empty one if it is missing.
     ///
     /// # Errors
-    /// Fails when it exists and is invalid.
+    /// Fails when it exists and cannot be read, is invalid, or has another schema.
     pub(super) fn load(on: &NodeEngine) -> Result<Self> {
         let Some(bytes) = on.read(PATH)? else {
             return Ok(Self { schema: SCHEMA, ..Self::default() });
@@ -98,7 +98,7 @@ impl NodeRecord {
     /// Removes a file of `node` unless it was edited after `node` wrote it; returns whether it is gone.
     ///
     /// # Errors
-    /// Fails when the file cannot be removed.
+    /// Fails when the file cannot be read or removed.
     pub(super) fn remove(&mut self, on: &NodeEngine, path: &str) -> Result<bool> {
         let Some(bytes) = on.read(path)? else {
             self.files.retain(|file| file.path != path);

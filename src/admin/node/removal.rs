@@ -32,9 +32,8 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Fails, and sets the label again, when nri-runc cannot be unregistered within `within`, normally
-/// because containers need it, or a second signal arrives meanwhile. If the engine cannot be restarted,
-/// or containers began to use nri-runc meanwhile, label and registration are removed, and daemon and
-/// files stay.
+/// because containers need it, or a second signal arrives meanwhile. If a later step fails, for instance because
+/// the engine cannot be restarted, label and registration are removed already, and the rest stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);

@@ -26,7 +26,7 @@ impl EndSignals {
         Ok(Self { signals, came: Cell::new(false) })
     }
 
-    /// Whether a signal arrived.
+    /// Whether a signal has arrived since the last [`Self::forget`].
     pub(super) fn came(&self) -> bool {
         self.wait(Duration::ZERO)
     }
@@ -36,7 +36,7 @@ impl EndSignals {
         self.came.set(false);
     }
 
-    /// Waits for `within` or a signal; returns whether one arrived.
+    /// Waits for `within` or a signal; returns whether one has arrived since the last [`Self::forget`].
     pub(super) fn wait(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while !self.came.get() {

@@ -51,7 +51,7 @@ fn socket_folder(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Returns who else can write to the file, and the command that prevents it; `None` if nobody else can.
+/// Returns how other users can write to the file, and the command that prevents it; `None` if no other user can.
 fn written_by_others(
     path: &Path,
     there: &std::fs::Metadata,

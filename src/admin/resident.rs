@@ -52,7 +52,7 @@ struct RunningDaemon {
 enum Sight {
     Running(RunningDaemon),
     Absent,
-    /// A daemon is starting or exiting: the error to report if it goes on, and the process with the lock.
+    /// A daemon is starting or exiting: the error to report if that takes too long, and the lock's holder.
     Changing(Error, Option<u32>),
 }
 
@@ -360,8 +360,8 @@ pub(super) fn reexec(loaded: &Loaded) -> Result<Reexecution> {
     Ok(Reexecution::Done { reexec, reexecuted: true })
 }
 
-/// Returns the error for a request to re-execute that got no answer: if the connection ended, with what
-/// happened to the daemon.
+/// Returns the error for a failed request to re-execute. If the connection ended, the error says which daemon
+/// runs now, unless the same one does.
 fn without_answer(config: &Config, before: &Status, error: Error) -> Error {
     if error.daemon() != DaemonSeen::Exited {
         return error;

@@ -39,8 +39,8 @@ impl Unit {
         Err(Error::new("no systemd unit has this main process"))
     }
 
-    /// Returns the package's unit if it is installed and either not inactive, so that another daemon would
-    /// conflict with it, or the only way to start a daemon, because `autostart` is off.
+    /// Returns the package's unit if it is installed, and either it is not inactive (another daemon would
+    /// conflict with it), or `autostart` is off (only the unit may start a daemon).
     pub(super) fn that_is_wanted(autostart: bool) -> Option<Self> {
         let state = property(USUAL, "ActiveState").ok()?;
         let is_loaded = property(USUAL, "LoadState").ok()? == "loaded";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about plugins of users other than root: a plugin can run anything as root in
-//! any container. Each setting that opens the plugin socket to more users has a row, as have the
-//! socket's directory, and directories and programs of pre-installed plugins, that others can write.
-//! Containers that can connect, `exe:` origins and recent refusals are listed too.
+//! The rows of `check` about who can be a plugin: a plugin can run anything as root in any container.
+//! They report settings that open the plugin socket to users other than root; a socket directory, plugin
+//! directories and plugin programs that others can write; containers that can connect; `exe:` origins;
+//! and recently refused connections.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     rows
 }
 
-/// Checks the socket's directory: its writers can replace the socket.
+/// Checks the socket's directory: users who can write to it can replace the socket.
 fn socket_folder(config: &Config) -> Option<Finding> {
     let folder = config.socket_path.parent()?;
     let there = folder.metadata().ok()?;
@@ -39,8 +39,8 @@ fn socket_folder(config: &Config) -> Option<Finding> {
         let detail = format!("{what}: they can put another socket in the place of nri-runc's");
         return Some(finding(SOCKET, false, detail, &hint));
     }
-    // The directory must be closed only if it holds nothing but a socket for root: all users enter
-    // /run, and permitted users must be able to enter the socket's directory.
+    // Only a directory `nri` whose socket is root's must be closed: all users enter /run, and users who may
+    // connect must be able to enter the socket's directory.
     let is_own = folder.file_name().is_some_and(|name| name == "nri");
     let is_own = is_own && config.socket_mode & 0o077 == 0;
     let mode = there.mode() & 0o7777;
@@ -51,7 +51,7 @@ fn socket_folder(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Returns how others can write to the file, and the command that prevents it.
+/// Returns how other users can write to the file, and the command that prevents it; `None` if no other user can.
 fn written_by_others(
     path: &Path,
     there: &std::fs::Metadata,
@@ -71,7 +71,7 @@ fn written_by_others(
     })
 }
 
-/// Reports settings that let users other than root connect.
+/// Reports settings that let users other than root, and other than this process's user, connect.
 fn widened(config: &Config) -> Vec<Finding> {
     let mut rows = Vec::new();
     let mode = config.socket_mode;

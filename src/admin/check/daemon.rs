@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the daemon: either it responds and has this version, or it can start.
-//! A trial runs this program as the daemon, up to the run directory; later failures show in the
-//! last line that an exited daemon logged.
+//! The rows of `check` about the daemon: whether it responds and understands this program's requests, or
+//! whether one could start. To see that, this program is run as a daemon until it has opened the run
+//! directory; later failures of a start show only in the last line that an exited daemon logged.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::wrapper;
 /// Time limit of a trial start, and of each program that is tried.
 const TRIAL_WAIT: Duration = Duration::from_secs(5);
 
-/// Checks the daemon itself. `can_serve`: whether a daemon could serve in the run directory.
+/// Checks whether the daemon responds, or could start; `can_serve`: whether it could serve in the run directory.
 pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> Finding {
     let config = &loaded.config;
     let socket = config.daemon_socket();
@@ -55,7 +55,7 @@ pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> F
     }
 }
 
-/// Returns the remedy for a process that listens and does not respond.
+/// Returns the remedy for a process that listens on the daemon's socket and does not respond.
 fn remedy(config: &Config) -> String {
     let listener = listener_at(&config.daemon_socket(), &config.host());
     let listener = listener.and_then(|listener| listener.pid).filter(|pid| *pid > 0);
@@ -67,7 +67,7 @@ fn remedy(config: &Config) -> String {
     }
 }
 
-/// Starts this program as the daemon, up to opening the run directory.
+/// Runs this program as a daemon that exits once it has opened the run directory.
 fn trial(loaded: &Loaded) -> Result<()> {
     let file = loaded.only.as_deref().map(Path::to_string_lossy);
     let mut words = vec!["nri"];
@@ -103,8 +103,8 @@ pub(super) fn programs(programs: &[PathBuf]) -> Vec<Finding> {
     rows.collect()
 }
 
-/// Reports a running daemon that does not understand this program's requests: a wrapper first makes
-/// an older daemon re-execute; if that does not help, or the daemon is newer, it counts as away.
+/// Reports a running daemon that does not understand this program's requests. A wrapper first makes an older
+/// daemon re-execute; if that does not help, or the daemon is newer, the wrapper proceeds as without a daemon.
 pub(super) fn protocol(config: &Config, running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let (theirs, own) = wrapper::other_protocol(config)?;

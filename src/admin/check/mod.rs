@@ -2,9 +2,9 @@
 //! `check`: verifies configuration, runtime, plugins and engines; each failed check names its fix.
 //!
 //! It tries the steps of a create instead of looking for known faults: it opens the run directory
-//! as a wrapper does, starts a daemon up to opening the run directory, and executes the runtime. It
-//! removes at once any file that it creates for that; otherwise it only reads. A check that could
-//! not be made says `unknown`.
+//! as a wrapper does, starts a daemon on trial if none runs, and executes the runtime. It removes at
+//! once any file that it creates for that; otherwise it only reads. A check that could not be made
+//! says `unknown`.
 
 mod access;
 mod daemon;
@@ -50,7 +50,7 @@ pub(super) struct Finding {
     pub(super) engines: Vec<&'static str>,
 }
 
-/// Returns a result; a failed one has the fix.
+/// Returns the result of a check; `hint`, the fix, is left out if the check is `ok`.
 pub(super) fn finding(check: &str, ok: bool, detail: impl Into<String>, hint: &str) -> Finding {
     let hint = if ok { "" } else { hint };
     Finding { ok, ..finding_of(check, detail.into(), hint) }
@@ -100,7 +100,7 @@ struct Daemon {
     unseen: Unseen,
     /// Why the daemon did not respond although a process listens.
     problem: Option<String>,
-    /// One row for each response that the daemon did not give.
+    /// A warning for each failed request for `socket_mounts` or `unseen`.
     unknown: Vec<Finding>,
 }
 
@@ -125,8 +125,8 @@ impl Daemon {
         daemon
     }
 
-    /// Asks a running daemon. If it does not answer, adds a row: an earlier version does not know
-    /// the request.
+    /// Sends a request to a running daemon. If it fails, adds a warning with the name `row`: a daemon of an
+    /// earlier version does not know the request.
     fn ask_for<T: DeserializeOwned + Default>(
         &mut self,
         config: &Config,
@@ -198,7 +198,7 @@ pub(super) fn all(loaded: &Loaded) -> Vec<Finding> {
     findings
 }
 
-/// Returns the fix of the first failed check, else of the first warning, else `otherwise`.
+/// Returns a row with the fix of the first failed check, else of the first warning, else `otherwise`.
 fn next_step(findings: &[Finding], otherwise: String) -> Finding {
     let wrong = findings.iter().find(|finding| !finding.ok);
     let wrong = wrong.or_else(|| findings.iter().find(|finding| finding.warning));
@@ -255,7 +255,7 @@ fn errors(loaded: &Loaded, running: &Daemon) -> Vec<Finding> {
     lines.into_iter().map(row).collect()
 }
 
-/// Reports how commands end while the daemon is away.
+/// Reports whether commands succeed or fail while no daemon responds.
 fn without_daemon(config: &Config) -> Finding {
     let protections = config.protections_without_daemon();
     let detail = if config.on_daemon_failure == DaemonPolicy::Fail {
@@ -271,8 +271,8 @@ fn without_daemon(config: &Config) -> Finding {
     finding("daemon away", true, detail, "")
 }
 
-/// Reports how wrappers treat unprivileged users, and whether the policy file for them is up to
-/// date.
+/// Reports whether wrappers of unprivileged users refuse containers, and for root's daemon, whether the policy
+/// file that those wrappers read is up to date.
 fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     if config.is_of_user() {
         let marker = config.rootless_marker();
@@ -323,8 +323,7 @@ fn rootless_containers(config: &Config, running: &Daemon) -> Finding {
     }
 }
 
-/// Reports the engine state that a running daemon could not read, and the identity claims that it
-/// ignored.
+/// Reports data of engines that a running daemon could not read, and identity claims that it ignored.
 fn unread(status: &Status) -> Vec<Finding> {
     let lines = status.missing.iter().map(|MissingData { engine, what, count, id, .. }| {
         let mut detail = what.clone();
@@ -340,7 +339,6 @@ fn unread(status: &Status) -> Vec<Finding> {
     lines.chain(forged(status)).collect()
 }
 
-/// Reports identity claims by tenants that nri-runc ignored.
 fn forged(status: &Status) -> Option<Finding> {
     let (all, last) = (status.contradictions.len(), status.contradictions.last()?);
     let (id, what) = (crate::text::short_id(&last.id), crate::error::quoted(&last.what));
@@ -381,7 +379,7 @@ fn records(config: &Config, status: &Status) -> Vec<Finding> {
     findings
 }
 
-/// Checks whether required plugins are connected: without one, creates are refused.
+/// Checks whether required plugins are connected: while one is not, creates are refused.
 fn required(config: &Config, running: &Daemon) -> Option<Finding> {
     if !config.requires_plugins() {
         return None;

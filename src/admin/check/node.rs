@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the node: runtime, cgroups, clock, logs.
+//! The rows of `check` about the node: runtime, cgroups, clock, logs, containers that plugins do not see.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,8 +13,8 @@ use crate::{files, journal, runtime};
 /// Earliest plausible time of the clock: 2025, in seconds since 1970.
 const BEFORE: i64 = 1_735_689_600;
 
-/// Checks the runtime that this process finds, unless an engine's row shows it, and the runtimes of
-/// the instances.
+/// Checks the runtime that this process finds, unless a row about an engine shows a runtime, and the runtimes
+/// of the configured instances, of which only faults are reported.
 pub(super) fn runtimes(config: &Config, of_engines: &[Finding]) -> Vec<Finding> {
     let is_shown = of_engines.iter().any(|finding| finding.check == "real runtime");
     let own = (!is_shown).then(|| match runtime::resolve_and_try(config, None) {
@@ -31,7 +31,7 @@ pub(super) fn runtimes(config: &Config, of_engines: &[Finding]) -> Vec<Finding> 
     own.into_iter().chain(instances).collect()
 }
 
-/// Checks whether the cgroup file system is mounted.
+/// Checks whether the cgroup file system is mounted, and shows its version.
 pub(super) fn cgroups(config: &Config) -> Finding {
     let root = config.host().path("/sys/fs/cgroup");
     let unified = root.join("cgroup.controllers").exists();
@@ -86,7 +86,7 @@ pub(super) fn audit(config: &Config, running: &Daemon) -> Option<Finding> {
     })
 }
 
-/// Reports the daemon's log while it cannot be written, or if lines were lost.
+/// Reports a log of the daemon that cannot be written now, or that lost lines.
 pub(super) fn log(running: &Daemon) -> Option<Finding> {
     let status = running.status.as_ref()?;
     let place = &status.log;
@@ -102,7 +102,7 @@ pub(super) fn log(running: &Daemon) -> Option<Finding> {
 /// The name of the row about containers that plugins do not see.
 pub(super) const WHOLE_NODE: &str = "whole node";
 
-/// Reports the containers of this node that plugins do not see.
+/// Reports the number of containers that the plain runtime made and that plugins do not see.
 pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Finding> {
     let count = Some(running.unseen.count).filter(|count| *count > 0)?;
     let containers = crate::text::counted(count, "container");
@@ -116,7 +116,7 @@ pub(super) fn unseen(config: &Config, running: &Daemon) -> Option<Finding> {
     Some(warning(WHOLE_NODE, detail, hint))
 }
 
-/// Opens a log as its writer does, without creating it.
+/// Checks whether a log's writer could append to it; does not create the log.
 fn appends(path: &Path) -> Result<()> {
     let doing = || format!("opening {}", path.display());
     if path.symlink_metadata().is_err() {

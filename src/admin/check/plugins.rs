@@ -24,7 +24,7 @@ const SETTLED: u64 = 10;
 /// Maximum age of a recent failure, in nanoseconds.
 pub(super) const RECENT_NANOS: i64 = 600 * 1_000_000_000;
 
-/// Checks the socket. `taken_over`: the command that makes an engine whose own NRI was switched off
+/// Checks the plugin socket. `taken_over`: the command that makes an engine whose own NRI was switched off
 /// release the socket.
 pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>) -> Finding {
     if config.disable_connections {
@@ -32,7 +32,7 @@ pub(super) fn socket(config: &Config, running: &Daemon, taken_over: Option<&str>
     }
     let path = config.socket_path.display();
     if running.problem.is_some() {
-        // The listener may be the daemon itself.
+        // The process that listens on the plugin socket may be the daemon that does not respond.
         let detail = format!("{path}: unknown: the daemon gave no status");
         return warning("plugin socket", detail, "nri-runc nri restart");
     }
@@ -77,7 +77,7 @@ fn socket_alone(config: &Config, taken_over: Option<&str>) -> Finding {
     finding("plugin socket", true, path.display().to_string(), "")
 }
 
-/// Returns how the file of an open socket was changed, and the fix.
+/// Returns how the socket file at the path of an open socket differs from the configuration, and the fix.
 fn wrong_file(config: &Config) -> Option<(String, String)> {
     let path = &config.socket_path;
     let shown = path.display();
@@ -117,8 +117,8 @@ pub(super) fn rows(config: &Config, running: &Daemon) -> Vec<Finding> {
     rows
 }
 
-/// Reports a file that cannot be started, or the directory, if that cannot be read. A file that is
-/// not meant as a plugin is only a warning.
+/// Reports a file in the plugin directory that cannot be started, or the directory, if it cannot be read. A
+/// file that is not meant as a plugin is only a warning.
 fn skipped(problem: &Unusable) -> Finding {
     let hint = match problem.kind {
         UnusableKind::Folder => "make the folder readable, or set nri.plugin_path",
@@ -138,7 +138,7 @@ fn skipped(problem: &Unusable) -> Finding {
     finding("pre-installed plugins", false, problem.to_string(), hint)
 }
 
-/// Reports how many further files cannot be used.
+/// Reports how many more files cannot be used, with the fix of one of them.
 fn others_skipped(others: &[Unusable]) -> Option<Finding> {
     let first = others.iter().find(|problem| !matches!(problem.kind, UnusableKind::NoPlugin));
     let row = skipped(first.or_else(|| others.first())?);
@@ -160,8 +160,7 @@ fn folder(path: &Path) -> Option<Finding> {
     (is_missing && !is_usual).then(|| warning("pre-installed plugins", detail, hint))
 }
 
-/// Reports a pre-installed plugin that does not run, or runs an outdated file; a required one also
-/// has a row in `required`.
+/// Reports a pre-installed plugin that does not run, or runs an older program or configuration than its files.
 fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding> {
     let is_settled = status.uptime_seconds >= SETTLED;
     let row = plugins.iter().find(|row| row.id() == id);
@@ -188,8 +187,8 @@ fn launched(id: &str, status: &Status, plugins: &[PluginRow]) -> Option<Finding>
     Some(warning("pre-installed plugins", detail, &hint))
 }
 
-/// Reports a connected plugin that does not respond, is slow, or failed recently (only if any of its
-/// requests timed out).
+/// Reports a plugin that does not respond or is slow, or a connected one that failed recently and of whose
+/// requests any timed out.
 fn connected(row: &PluginRow) -> Option<Finding> {
     let id = row.id();
     if row.unresponsive {
@@ -215,7 +214,6 @@ fn connected(row: &PluginRow) -> Option<Finding> {
     Some(warning("plugins", detail, "nri-runc nri plugins"))
 }
 
-/// Reports a plugin that disconnected.
 fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     let id = row.id();
     // `access` reports refused connections.
@@ -236,7 +234,6 @@ fn departed(row: &PluginRow, config: &Config) -> Option<Finding> {
     })
 }
 
-/// Reports plugins that were connected before the daemon started and have not reconnected.
 fn absent(status: &Status) -> Vec<Finding> {
     let rows = status.absent_plugins.iter().map(|id| {
         let detail =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about promises (`[[require]]`): one for each promise with a missing plugin
-//! (or one for all promises), and one for kubelet's socket if a promise needs it.
+//! The rows of `check` about promises (`[[require]]`): one for each promise whose plugin is missing (at most
+//! `limits::LISTED`), or one for all promises; and one for kubelet's socket if a promise needs it.
 
 use super::{Daemon, Finding, finding, warning};
 use crate::answers::PromiseRow;
@@ -11,7 +11,7 @@ use crate::sources;
 
 const PROMISES: &str = "promises";
 
-/// Returns the rows. `socket` is the row of the plugin socket, with the command that frees it.
+/// Returns the rows. `socket` is the row about the plugin socket; its hint is the command that frees the socket.
 pub(super) fn rows(config: &Config, running: &Daemon, socket: &Finding) -> Vec<Finding> {
     if config.promises.is_empty() {
         return Vec::new();

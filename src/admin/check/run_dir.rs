@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of `check` about the run directory. They try the steps of a create: they open the
-//! directory as a wrapper does, and write to it as the daemon does. They also count the notes of
-//! wrappers that found no daemon.
+//! The rows of `check` about the run directory, which is opened as a wrapper does it, and written as the
+//! daemon does it; about locks that keep a daemon from starting; about the notes of wrappers that found
+//! no daemon; and about containers that were created without plugins.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -25,13 +25,15 @@ use crate::text::{age, counted, short_id};
 use nix::sys::socket::UnixAddr;
 use nix::unistd::{AccessFlags, access};
 
-/// Minimum free bytes and inodes, enough for the records and documents of some containers.
+/// Minimum free bytes in the run directory, enough for the records and documents of some containers.
 const ROOM: u64 = 1 << 20;
+/// Minimum free inodes in the run directory.
 const ROOM_FILES: u64 = 64;
 
 /// Time for which a lock may be held before it is reported: a process that starts the daemon holds
 /// the start lock for a moment, as does a daemon that starts or exits.
 const LOCK_WAIT: Duration = Duration::from_millis(1500);
+/// Interval of looks at the locks.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Returns the rows. `can_serve`: whether a daemon could serve in the run directory.
@@ -64,7 +66,7 @@ fn directory(config: &Config, can_serve: &Result<()>) -> Finding {
     }
 }
 
-/// Returns the log to which a wrapper reports a bypass if it cannot use the run directory.
+/// Says where a wrapper records a bypass if it cannot use the run directory.
 fn noted_elsewhere(config: &Config) -> &'static str {
     let host = config.host();
     match (host.path(journal::SOCKET).exists(), host.path("/dev/log").exists()) {
@@ -74,7 +76,7 @@ fn noted_elsewhere(config: &Config) -> &'static str {
     }
 }
 
-/// Uses the run directory as the wrapper and the daemon do.
+/// Checks that the wrapper and the daemon can use the run directory.
 fn usable(config: &Config, can_serve: &Result<()>) -> Result<()> {
     UnixAddr::new(&config.daemon_socket()).map_err(|_long| {
         Error::new(format!("{} is too long for a socket", config.daemon_socket().display()))
@@ -108,7 +110,7 @@ fn parts_are_usable(config: &Config) -> Result<()> {
     [dir.join("start.lock"), config.daemon_lock()].iter().try_for_each(|lock| opens(lock))
 }
 
-/// Opens a lock file as its users do.
+/// Checks that a lock file, if it exists, can be opened for writing.
 fn opens(lock: &Path) -> Result<()> {
     let Ok(there) = lock.symlink_metadata() else { return Ok(()) };
     let shown = lock.display();
@@ -121,7 +123,7 @@ fn opens(lock: &Path) -> Result<()> {
     opened.map_err(|error| error.doing(format!("opening {shown}")).hint(format!("rm -r {shown}")))
 }
 
-/// Returns which resource runs out (space or inodes), if any.
+/// Says how much space, or how many inodes, are left, if that is less than the minimum.
 fn short_of(dir: &Path) -> Option<String> {
     let there = rustix::fs::statvfs(dir).ok()?;
     let room = there.f_bavail.saturating_mul(there.f_frsize);
@@ -162,7 +164,7 @@ fn locked(config: &Config, running: &Daemon) -> Option<Finding> {
     Some(finding("daemon", false, detail, &hint))
 }
 
-/// The members that the notes of all wrappers have.
+/// The shown members of a note that a wrapper wrote because it found no daemon.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WrapperNote {
@@ -172,7 +174,7 @@ struct WrapperNote {
     why: String,
 }
 
-/// Reports the notes that wrappers left in this subdirectory of the run directory.
+/// Reports the notes that wrappers wrote to this subdirectory of the run directory.
 fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Finding> {
     let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
     let notes = entries.map(|entry| entry.path());
@@ -205,7 +207,7 @@ fn unadjusted(running: &Daemon) -> Option<Finding> {
     if ids.is_empty() {
         return None;
     }
-    // The daemon lists no more.
+    // The daemon names at most [`limits::UNADJUSTED`].
     let at_least = if ids.len() < limits::UNADJUSTED { "" } else { "at least " };
     let detail = format!(
         "{at_least}{} created without plugins, because the daemon was away: {}",

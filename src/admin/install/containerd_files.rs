@@ -16,8 +16,7 @@ pub(super) const MAIN: &str = USUAL_MAIN;
 pub(super) const OLD_CRI: &str = "io.containerd.grpc.v1.cri";
 /// The CRI plugin's section since version 3.
 pub(super) const NEW_CRI: &str = "io.containerd.cri.v1.runtime";
-/// Directory of the imports that k0s generates from other files. It is skipped here: those other
-/// files are read.
+/// Directory of imports that k0s generates from other files; those other files are read instead.
 const GATHERED: &str = "/run/k0s/";
 
 /// Parsed files, in the order in which containerd reads them.
@@ -68,7 +67,7 @@ fn first_setting(text: &str, keys: &[&[&str]]) -> Option<String> {
     told.find(|told| !told.is_empty()).map(ToOwned::to_owned)
 }
 
-/// Parses the sources that exist.
+/// Parses the files of [`sources`] that exist, in the order in which containerd reads them.
 pub(super) fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     let mut files = Files::new();
     for source in sources(main, texts) {
@@ -90,7 +89,7 @@ pub(super) fn parse_in_order(main: &str, texts: &Texts) -> Result<Files> {
     Ok(files)
 }
 
-/// Returns the value at `keys` in the last file that sets it, and that file.
+/// Returns the value at `keys` in the last file that sets it, after that file's path.
 pub(super) fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f str, &'f Item)> {
     let found = |(path, document): &'f (String, Document<String>)| {
         Some((path.as_str(), at(document.as_table(), keys)?))
@@ -98,7 +97,7 @@ pub(super) fn last_setting<'f>(files: &'f Files, keys: &[&str]) -> Option<(&'f s
     files.iter().rev().find_map(found)
 }
 
-/// Returns the version of the main file, if it is supported.
+/// Returns the configuration version of the main file; fails if it is not supported.
 pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
     let first = files.first().and_then(|(_, document)| at(document.as_table(), &["version"]));
     let version = first.and_then(Item::as_integer).unwrap_or(1);
@@ -127,7 +126,7 @@ pub(super) fn require_cri(files: &Files) -> Result<()> {
     }
 }
 
-/// Returns the path at which containerd would read the nri-runc file `name`.
+/// Returns the path of a file `name` in the first imported directory that accepts its suffix.
 pub(super) fn drop_in_path(main: &str, name: &str, texts: &Texts) -> Option<String> {
     sources(main, texts).into_iter().find_map(|source| match source {
         EngineFile::Folder(folder, suffix) if name.ends_with(&suffix) => {
@@ -143,7 +142,7 @@ pub(super) fn is_later(path: &str, ours: &str) -> bool {
     folder(path) == folder(ours) && path > ours
 }
 
-/// Refuses to set a default runtime that a later file would override.
+/// Refuses to set a default runtime in `ours` if a later file in the same folder overrides it.
 pub(super) fn refuse_if_overruled(files: &Files, ours: &str, cri: &[&str]) -> Result<()> {
     let key = [cri, &["default_runtime_name"]].concat();
     for (path, document) in files {

@@ -72,7 +72,8 @@ pub(super) fn has_nri_table(files: &Files) -> bool {
     last_setting(files, &IS_OFF[..2]).is_some()
 }
 
-/// Returns the error for a distribution's template: only a registration with containerd extends it.
+/// Returns the error for a distribution that renders its file from a template: only a registration with
+/// containerd extends the template.
 fn in_a_template(distribution: Distribution) -> Error {
     let title = distribution.title();
     Error::new(format!("the containerd of {title} serves NRI itself, and {title} writes its file"))
@@ -102,7 +103,7 @@ pub(super) fn nri_off(ours: &str, files: &Files, texts: &Texts, plan: &mut Plan)
     }
 }
 
-/// Switches NRI off in the last file that has the NRI plugin's table, else in `path`.
+/// Plans to switch NRI off in the last file that has the NRI plugin's table, else in `path`.
 pub(super) fn edit_nri_off(
     path: &str,
     files: &Files,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A handler's entry in the section of containerd's CRI plugin: the settings that it copies, its
-//! text, and whether an existing entry equals it. The entry and the default runtime together are an
-//! [`Addition`]. This module does no I/O.
+//! text, and whether an existing entry equals it. An [`Addition`] has the entry, the default runtime and
+//! the decision about NRI. This module does no I/O.
 
 use toml_edit::{Item, TableLike};
 
@@ -21,7 +21,7 @@ const SHIM: &str = "io.containerd.runc.v2";
 const ALL: [&str; 2] = ["*", "*/*"];
 const CGROUP: &str = "SystemdCgroup";
 
-/// Renders an entry for runc: containerd 1.x drops its built-in entry as soon as a file names
+/// Renders an entry for runc, because containerd 1.x drops its built-in entry for runc as soon as a file names
 /// another runtime.
 pub(super) fn runc_entry(cri: &[&str]) -> String {
     let keys = [cri, &["runtimes", "runc"]].concat();
@@ -42,7 +42,8 @@ pub(super) struct Addition<'r> {
 }
 
 impl<'r> Addition<'r> {
-    /// Computes what these files lack; records the current default runtime in the plan.
+    /// Computes what these files lack for the registration; records the program of the current default runtime
+    /// in the plan.
     pub(super) fn of(
         registration: &'r Registration,
         main: &str,
@@ -117,13 +118,12 @@ fn find_template<'f>(files: &'f Files, cri: &[&str], default: &str) -> Option<&'
     })
 }
 
-/// Records the program of the current default runtime in the plan.
 fn note_runtime(template: Option<&dyn TableLike>, plan: &mut Plan) {
     let behind = template.and_then(|template| text_at(template, &["options", "BinaryName"]));
     plan.runtime = behind.filter(|path| !path.is_empty()).map(str::to_owned);
 }
 
-/// Refuses an existing entry of that name with different content.
+/// Refuses an existing entry of that name whose program or type differs, or that does not pass all annotations.
 fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> Result<()> {
     let entry = format!("a runtime {}", registration.name);
     let table = item.as_table_like().ok_or_else(|| taken(path, &entry, "form"))?;
@@ -142,7 +142,7 @@ fn require_same_entry(path: &str, item: &Item, registration: &Registration) -> R
     Ok(())
 }
 
-/// Renders the entry, with the template's other settings.
+/// Renders the handler's entry, with those settings of `template` that nri-runc does not set itself.
 pub(super) fn render_entry(
     registration: &Registration,
     cri: &[&str],
@@ -178,8 +178,8 @@ fn at_table<'t>(table: &'t dyn TableLike, key: &str) -> Option<&'t dyn TableLike
     table.get(key)?.as_table_like()
 }
 
-/// Returns a line for each setting of a table, without those in `but`, those of several lines, and
-/// those with an empty, zero or false value (except SystemdCgroup).
+/// Returns a line for each setting of a table. Leaves out the keys in `but`, tables, values of several lines,
+/// and empty, zero or false values (except of SystemdCgroup).
 fn copied_settings(table: &dyn TableLike, but: &[&str]) -> Vec<String> {
     let lines = table.iter().filter(|(key, _)| !but.contains(key)).filter_map(|(key, item)| {
         let value = item.as_value()?;

@@ -152,7 +152,6 @@ fn render_entry(registration: &Registration, template: Option<&dyn TableLike>) -
     text
 }
 
-/// Parses all files except nri-runc's drop-in, in order.
 fn parse_others(texts: &Texts) -> Result<Files> {
     Ok(parse_all(texts)?.into_iter().filter(|(path, _)| path != DROP_IN).collect())
 }

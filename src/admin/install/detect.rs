@@ -22,7 +22,7 @@ pub(super) struct Named<'n> {
     pub(super) distribution: Option<Distribution>,
 }
 
-/// Returns the engine's main file; `None` for the default one, unless the command line names that.
+/// Returns the engine's main file; `None` for the default file, unless the command line names it.
 pub(super) fn main_file(
     named: Named<'_>,
     old: Option<&Ledger>,
@@ -106,7 +106,7 @@ fn is_not_here(distribution: Distribution, main: &str, root: &Root) -> Error {
     Error::new(format!("{} is not on this host: no {main}", distribution.title())).hint(hint)
 }
 
-/// Returns the distribution's main file: that of its running containerd, else the default one.
+/// Returns the distribution's main file: that of its running containerd, else its default one.
 fn main_of(distribution: Distribution, root: &Root) -> String {
     if distribution == Distribution::Flatcar {
         return flatcar_main(root).to_owned();
@@ -116,7 +116,7 @@ fn main_of(distribution: Distribution, root: &Root) -> String {
     its.unwrap_or_else(|| distribution.main().to_owned())
 }
 
-/// Whether this is a Flatcar with its built-in containerd.
+/// Whether the system is Flatcar and has the file of its built-in containerd.
 pub(super) fn is_flatcar(root: &Root) -> bool {
     let system = root.text(distribution::OS_RELEASE);
     let system = Texts::from([(distribution::OS_RELEASE.to_owned(), system)]);
@@ -133,7 +133,7 @@ fn flatcar_main(root: &Root) -> &'static str {
     if imports && !is_copied { FLATCAR_MAIN } else { containerd::MAIN }
 }
 
-/// Finds the main file of this host's only containerd.
+/// Returns the main file of this host's containerd; fails if the host has several.
 fn found(root: &Root) -> Result<String> {
     let mut all = here(root);
     let is_flatcar = all.iter().any(|(its, _)| *its == Distribution::Flatcar);

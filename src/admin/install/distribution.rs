@@ -177,7 +177,7 @@ impl Distribution {
     }
 }
 
-/// Returns the file whose tables are read, and changed unless the distribution renders it.
+/// Returns the file that `install` reads for this main file, and changes unless the distribution renders it.
 pub(super) fn source(main: &str) -> &str {
     match Distribution::of_main(main) {
         Some(Distribution::Microk8s) => MICROK8S_TEMPLATE,
@@ -195,7 +195,8 @@ pub(super) fn is_rendered(main: &str, text: &str) -> bool {
     }
 }
 
-/// Returns the template from which k3s or RKE2 renders a file of this version.
+/// Returns the template from which k3s or RKE2 renders `main` in this configuration version; `None` for other
+/// distributions.
 pub(super) fn template(main: &str, version: i64) -> Option<String> {
     main.strip_suffix(RANCHER_MAIN)?;
     let folder = main.strip_suffix("/config.toml")?;
@@ -209,7 +210,8 @@ pub(super) fn folder(main: &str, text: &str) -> Option<EngineFile> {
     is_k0s.then(|| EngineFile::Folder(K0S_FOLDER.to_owned(), ".toml".to_owned()))
 }
 
-/// Returns the other files that `install` reads; they are not containerd's configuration.
+/// Returns other files that `install` reads: the templates of k3s and RKE2; on other systems, the files that
+/// identify Flatcar and from which its configuration is copied.
 pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     let templates = [2, 3].into_iter().filter_map(|version| template(main, version));
     let system = [FLATCAR_MAIN, OS_RELEASE].map(ToOwned::to_owned).into_iter();
@@ -217,7 +219,7 @@ pub(super) fn beside(main: &str) -> Vec<EngineFile> {
     templates.chain(system).map(EngineFile::File).collect()
 }
 
-/// Whether the host is a Flatcar.
+/// Whether the system is Flatcar, according to its [`OS_RELEASE`] among these files.
 pub(super) fn is_flatcar(texts: &Texts) -> bool {
     let text = texts.get(OS_RELEASE).map_or("", String::as_str);
     text.lines().any(|line| line.replace('"', "") == "ID=flatcar")

@@ -11,7 +11,7 @@ use super::nri_decision::{NriDecision, NriSetting};
 use super::plan::{Plan, Registration, Texts, taken};
 use crate::error::{Error, Result};
 
-/// The form of the file in which an engine lists its runtimes.
+/// The file in which an engine lists its runtimes, and the engine's keys and names in it.
 pub(super) struct RuntimesFile {
     /// The usual path of the file.
     pub(super) main: &'static str,
@@ -19,8 +19,7 @@ pub(super) struct RuntimesFile {
     pub(super) title: &'static str,
     /// Names of runtimes to which the engine gives a special meaning.
     reserved: &'static [&'static str],
-    /// Default runtimes that `install` replaces without a note: the usual one, and one that is not
-    /// an OCI runtime.
+    /// Default runtimes that `install` replaces without a note: runc, and iSulad's lcr, which is no OCI runtime.
     usual: &'static [&'static str],
     /// The key of a runtime's arguments, and whether every entry must have it.
     arguments: (&'static str, bool),
@@ -157,7 +156,6 @@ fn switch_nri_off(
     }
 }
 
-/// Returns the entry for nri-runc.
 fn entry(engine: &RuntimesFile, registration: &Registration) -> Value {
     let mut entry = json!({"path": registration.binary});
     if let (arguments, true) = engine.arguments {

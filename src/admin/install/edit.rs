@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Additions to TOML texts that leave every other byte unchanged, and their removal, also from a
-//! text that was edited elsewhere since. It does no I/O. A table is added at the end, where TOML
-//! always permits one; an addition that contradicts the text is refused.
+//! text of which other parts were edited since. This module does no I/O. A table is added at the end,
+//! where TOML always permits one; an addition that contradicts the text is refused.
 
 use similar::{ChangeTag, DiffOp, TextDiff};
 use toml_edit::{Document, Item, TableLike};
@@ -107,8 +107,8 @@ pub(super) fn set(path: &str, text: &str, keys: &[&str], key: &str, value: &str)
     understood(path, new, &line)
 }
 
-/// Refuses a result that does not parse, because the addition contradicts the text (a table written
-/// as one line, a dotted key). The operator must then make the change manually.
+/// Returns `new` if it parses. Otherwise fails, because the addition contradicts the text (a table written as
+/// one line, a dotted key): the operator must then add `added` manually.
 fn understood(path: &str, new: String, added: &str) -> Result<String> {
     if Document::parse(new.as_str()).is_ok() {
         return Ok(new);
@@ -153,7 +153,7 @@ fn only_place(text: &str, lines: &str) -> Option<usize> {
     places.next().is_none().then_some(first)
 }
 
-/// Renders the change as `diff -u` does.
+/// Renders the change as `diff -u` does; `None` is a file that does not exist.
 pub(super) fn diff(path: &str, before: Option<&str>, after: Option<&str>) -> String {
     let name =
         |text: Option<&str>| text.map_or_else(|| "/dev/null".to_owned(), |_| printable(path));

@@ -33,7 +33,7 @@ impl Engine {
     /// The engine of a distribution that is named without an engine.
     pub(super) const OF_DISTRIBUTIONS: Self = Self::Containerd;
 
-    /// Whether Kubernetes distributions have it built in.
+    /// Whether Kubernetes distributions have this engine built in.
     pub(super) fn has_distributions(self) -> bool {
         self == Self::OF_DISTRIBUTIONS
     }

@@ -36,7 +36,8 @@ pub(super) fn read_all(root: &Root, engine: Engine, main: Option<&str>) -> Resul
     Ok(texts)
 }
 
-/// Returns the paths of a directory's existing files, or of one file.
+/// Returns the path of one file, even if it is missing, or the paths of a directory's files with the suffix,
+/// except hidden ones.
 pub(super) fn paths(root: &Root, source: &EngineFile) -> Vec<String> {
     match source {
         EngineFile::File(path) => vec![path.clone()],
@@ -93,7 +94,7 @@ fn remove(root: &Root, path: &str) -> Result<()> {
     }
 }
 
-/// Replaces a file atomically, or creates it with this mode.
+/// Replaces a file atomically, keeping its owner, mode and label, or creates it with this mode.
 pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()> {
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;
@@ -107,7 +108,7 @@ pub(super) fn write(root: &Root, path: &str, text: &str, mode: u32) -> Result<()
     replace(&dir, name, text.as_bytes(), &like).doing(doing)
 }
 
-/// Replaces a file of nri-runc atomically, without reading the old one.
+/// Replaces or creates a file of nri-runc atomically, with this mode.
 pub(super) fn put(root: &Root, path: &str, bytes: &[u8], mode: u32) -> Result<()> {
     let doing = || format!("writing {path}");
     let (folder, name) = root::split(path).doing(doing)?;
@@ -119,8 +120,8 @@ fn replace(dir: &OwnedFd, name: &str, bytes: &[u8], like: &Original) -> Result<(
     let temporary = format!(".{name}.nri-runc");
     files::remove_at(dir, &temporary);
     files::create_at(dir, &temporary, bytes, like)?;
-    // Renames instead of exchanging: after an exchange the old file has the temporary name, under
-    // which the engine could read it as a drop-in.
+    // Renames instead of exchanging: after an exchange, the old file would have the temporary name, and the
+    // engine could read it as a drop-in.
     let renamed = renameat(dir, temporary.as_str(), dir, name);
     if renamed.is_err() {
         files::remove_at(dir, &temporary);

@@ -2,8 +2,8 @@
 //! The undo record of a registration: each file's text before and after, and the directories that
 //! were created. One JSON file per engine, in `/var/lib/nri-runc/engines` or the user's
 //! configuration folder, readable by its owner only, because an engine's configuration may contain
-//! secrets. It is written before the engine's files, so that an interrupted install can be undone
-//! too.
+//! secrets. The record is written before the engine's files, so that an interrupted install can be
+//! undone too.
 
 use serde::{Deserialize, Serialize};
 
@@ -33,19 +33,19 @@ impl LedgerFile {
     /// Returns the file's text without nri-runc's values, given its current text `now`.
     ///
     /// # Errors
-    /// Fails when `now` does not parse in the file's original format.
+    /// Fails as [`Written::revert`] does.
     fn revert(&self, ledger: &Ledger, texts: &Texts, now: Option<&str>) -> Result<Reverted> {
         if now == self.after.as_deref() || now == self.before.as_deref() {
             return Ok(Reverted { text: self.before.clone(), ..Reverted::default() });
         }
-        // The file was removed since, or `install` removed it.
+        // The file is missing now, or `install` removed it.
         let (Some(now), Some(written)) = (now, self.written(ledger, texts)) else {
             return Ok(Reverted { text: now.map(str::to_owned), ..Reverted::default() });
         };
         written.revert(now)
     }
 
-    /// Describes the change that `install` made to this file.
+    /// Returns the change that `install` made to this file; `None` if `install` removed it.
     fn written<'w>(&'w self, ledger: &'w Ledger, texts: &'w Texts) -> Option<Written<'w>> {
         let copied = containerd::copied_from(ledger, &self.path).and_then(|path| texts.get(path));
         Some(Written {
@@ -65,7 +65,7 @@ pub(super) struct Undone {
     pub(super) texts: Texts,
     /// Values of nri-runc that were edited since, each with its file.
     pub(super) edited: Vec<(String, EditedValue)>,
-    /// Files that no longer parse: the error, and the values that `install` set there. `texts` has
+    /// Files that cannot be reverted: the error, and the values that `install` set there. `texts` has
     /// such a file's current text.
     pub(super) unclear: Vec<(Error, Vec<String>)>,
 }

@@ -24,7 +24,7 @@ pub(super) fn daemon_pid(config: &Config) -> Option<i64> {
     Some(super::super::ask_status(config).ok()?.pid.into())
 }
 
-/// Returns the line that tells the operator about an unexpected listener.
+/// Returns the note about an unexpected listener.
 pub(super) fn describe(listener: &SocketListener, config: &Config) -> String {
     let remedy = match listener.engine {
         Some(_) => "restart it if its NRI has been switched off since it started",

@@ -160,7 +160,7 @@ pub(super) struct Common {
     pub(super) output: PlainOutput,
 }
 
-/// One file to change: its current and its new text.
+/// A file to change, with its current and its new text; `None` if it does not exist.
 struct FileChange {
     path: String,
     now: Option<String>,
@@ -204,12 +204,12 @@ impl Situation {
         own_nri::plan(self.engine, &self.registration, &self.candidates, texts)
     }
 
-    /// Whether the change removes nri-runc as the default runtime.
+    /// Whether this `install` makes nri-runc no longer the default runtime.
     fn removes_entry(&self) -> bool {
         self.old.as_ref().is_some_and(|old| old.default && !self.registration.default)
     }
 
-    /// Returns the engine's texts without nri-runc's changes.
+    /// Returns the engine's texts without nri-runc's changes; fails if those were edited since.
     fn base(&self) -> Result<Texts> {
         let Some(old) = &self.old else { return Ok(self.now.clone()) };
         let mut undone = old.undone(&self.root, &self.now)?;
@@ -242,7 +242,7 @@ impl Situation {
         is_renamed.then(|| users::note(self.engine, old, &self.root, config)).flatten()
     }
 
-    /// Returns a note on the runtime that the engine uses by default now.
+    /// Returns a note if nri-runc may start another runtime than the engine's current default one.
     fn note_runtime(
         &self,
         plan: &Plan,
@@ -271,7 +271,6 @@ impl Situation {
         }
     }
 
-    /// Creates the undo record of this plan.
     fn ledger(&self, base: &Texts, plan: &Plan) -> Ledger {
         let Self { root, engine, old, registration, .. } = self;
         let created = || engine_files::missing_folders(root, &ledger::path(root, *engine));

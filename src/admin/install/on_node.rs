@@ -34,7 +34,7 @@ impl NodeEngine {
     /// Opens the engine that `install` names, on the node below `--root`.
     ///
     /// # Errors
-    /// Fails without `--root`, with `--dry-run`, and if the kernel cannot confine lookups.
+    /// Fails without `--root`, with `--dry-run`, as [`Root::confined`] does, and for an invalid engine.
     pub(in crate::admin) fn open(install: &Install) -> Result<Self> {
         let mut install = install.clone();
         let Some(folder) = install.common.root.clone() else {
@@ -126,7 +126,7 @@ impl NodeEngine {
     /// Replaces a file of the node atomically, or removes it. `is_private`: readable by root only.
     ///
     /// # Errors
-    /// Fails when the file system refuses, or the file is a symbolic link.
+    /// Fails when the file system refuses, or the file to replace is a symbolic link.
     pub(in crate::admin) fn put_text(
         &self,
         path: &str,
@@ -144,7 +144,7 @@ impl NodeEngine {
         engine_files::missing_folders(&self.root, path)
     }
 
-    /// Removes the empty ones of these directories, the last first.
+    /// Removes those of these directories that are empty, the last first.
     pub(in crate::admin) fn remove_folders(&self, folders: &[String]) {
         engine_files::remove_folders(&self.root, folders);
     }
@@ -158,7 +158,7 @@ pub(in crate::admin) struct NodeRegistration<'n> {
 }
 
 impl NodeRegistration<'_> {
-    /// Whether the running engine has loaded the handler; `None` without a response.
+    /// Whether the engine has loaded the handler; `None` if the engine does not run, answer or list its handlers.
     pub(in crate::admin) fn is_loaded(&self) -> Option<bool> {
         let (on, main) = (self.on, self.ledger.main.as_deref());
         let wanted = state::wanted_of(&self.ledger);
@@ -176,7 +176,7 @@ impl NodeRegistration<'_> {
         users::list(self.on.engine, &self.ledger, &self.on.root, config)
     }
 
-    /// Returns the names of the handler and the engine, for people.
+    /// Returns the names of the handler and the engine, for messages.
     pub(in crate::admin) fn title(&self) -> String {
         format!("{} with {}", self.ledger.name, self.on.engine.row().title)
     }

@@ -17,12 +17,12 @@ use crate::named::Named;
 use crate::plugin::socket::SocketListener;
 use crate::runtime::features;
 
-/// Directory of nri-runc's pre-installed plugins if the engine's own NRI stays on: the engine
+/// Directory of nri-runc's pre-installed plugins if the engine's own NRI stays on, because the engine then
 /// launches the plugins in the default directory.
 const BESIDE_PLUGINS: &str = "/opt/nri-runc/plugins";
 
-/// containerd's module path since 2.0, the first version with NRI on by default. Function names in
-/// every program built from it contain the path.
+/// containerd's Go module path since 2.0, the first version with NRI on by default. Every containerd program
+/// contains its module path, in the names of functions.
 const CONTAINERD_2: &[u8] = b"github.com/containerd/containerd/v2/";
 
 /// The first version of CRI-O with NRI on by default.
@@ -49,8 +49,7 @@ impl NriCandidate {
         Ok(is_on && is_same_place(&setting.socket, socket))
     }
 
-    /// Whether the engine may serve plugins on `socket`, although neither its files nor its program
-    /// show that.
+    /// Whether neither the engine's files nor its program show whether it serves plugins on `socket`.
     fn is_unknown(&self, socket: &str, texts: &Texts) -> bool {
         let says_nothing = |setting: NriSetting| {
             setting.is_on.is_none()
@@ -103,7 +102,7 @@ impl NriCandidate {
     }
 }
 
-/// Whether two paths name one place: `/var/run` is a link to `/run` wherever engines run.
+/// Whether two paths name the same file, given that `/var/run` is a link to `/run` on hosts with engines.
 fn is_same_place(one: &str, other: &str) -> bool {
     let plain = |path: &str| path.strip_prefix("/var").unwrap_or(path).to_owned();
     one == other || (one.contains("/run/") && plain(one) == plain(other))
@@ -152,8 +151,8 @@ pub(super) fn is_containerd_2(program: &str, root: &Root) -> Option<bool> {
     Some(contains(&root.read(program).ok().flatten()?, CONTAINERD_2))
 }
 
-/// Whether CRI-O has NRI on by default; true if its version is unknown. Only a program at a
-/// packaged path is run, and never a program in an image.
+/// Whether CRI-O has NRI on by default; true if its version is unknown. Runs CRI-O only at a packaged path, and
+/// never a program below `--root`.
 pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> {
     let path = packaged.filter(|_| !root.is_confined()).map(Path::new);
     let version = path.and_then(|path| features::version(&root.path(path)));
@@ -212,16 +211,16 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// The part of a path that identifies the drop-ins that set `nri.scope`.
+/// The part of a path that identifies `install`'s drop-ins that set `nri.scope`.
 const SCOPE: &str = "/40-scope-";
 
-/// Whether this is a drop-in that sets `nri.scope`.
+/// Whether this is the path of a drop-in of `install` that sets `nri.scope`.
 pub(super) fn is_scope(path: &str) -> bool {
     path.contains(SCOPE)
 }
 
 /// Plans the drop-in that makes plugins receive the containers of the whole node (D65), as with the
-/// engine's own NRI. If the operator sets the scope in another drop-in, that setting stays.
+/// engine's own NRI. Plans nothing if another drop-in sets the scope.
 fn plan_scope(engine: Engine, texts: &Texts, plan: &mut Plan) -> Result<()> {
     let others =
         texts.iter().filter(|(path, _)| path.starts_with(DEFAULT_DROP_INS) && !is_scope(path));
@@ -299,7 +298,7 @@ fn plan_beside(
     plan.own_file(texts, &path, text)
 }
 
-/// Returns the decision that the options of `install` express, else the recorded one.
+/// Returns the decision in the options of `install`; without one, that of the earlier registration `old`.
 pub(super) fn decision(
     install: &Install,
     loaded: &Loaded,
@@ -354,7 +353,7 @@ fn undecided(engine: Engine, owner: &NriCandidate, socket: &str) -> Error {
     ))
 }
 
-/// Returns the notes about the decision; without one, about engines that may serve NRI themselves.
+/// Returns notes about the decision on NRI; without a decision, about engines that may serve NRI themselves.
 pub(super) fn notes(
     registration: &Registration,
     candidates: &[NriCandidate],

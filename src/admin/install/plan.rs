@@ -45,7 +45,7 @@ pub(super) struct Plan {
     /// The complete new texts by path; all other files stay.
     pub(super) files: Texts,
     pub(super) notes: Vec<String>,
-    /// Other engines whose files are changed too.
+    /// Other engines whose NRI is switched off.
     pub(super) restarts: Vec<Engine>,
     /// Whether the engine prefers crun if its files name no runtime.
     pub(super) may_prefer_crun: bool,
@@ -71,13 +71,13 @@ impl Plan {
     }
 }
 
-/// Returns the error for an existing entry of that name with different content.
+/// Returns the error for an existing `entry` that differs in `what`.
 pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
     Error::new(format!("{path} already has {entry} with a different {what}"))
         .hint("change that entry, or register under another name with --name")
 }
 
-/// Returns the error for a later file that overrides the default runtime.
+/// Returns the error for a file that is read later and sets the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
     Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
         .hint("change it there, or install without --default")

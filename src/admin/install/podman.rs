@@ -35,8 +35,8 @@ fn folder(main: &str) -> String {
     format!("{main}.d")
 }
 
-/// Whether Podman, without a runtime in its files, would use crun although nri-runc would choose
-/// runc.
+/// Whether both crun and runc are installed: without a runtime in its files, Podman then uses crun, and
+/// nri-runc chooses runc.
 pub(super) fn prefers_crun(has_program: impl Fn(&str) -> bool) -> bool {
     let has =
         |name: &str| BUILT_IN_FOLDERS.iter().any(|folder| has_program(&format!("{folder}/{name}")));
@@ -96,7 +96,8 @@ pub(super) fn plan(registration: &Registration, texts: &Texts) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Returns the runtimes whose log Podman requests as JSON, so that it can show their errors.
+/// Returns the runtimes of which Podman requests logs in JSON, so that it can show their errors; `name` is
+/// among them.
 fn runtimes_with_json(files: &[(String, Document<String>)], name: &str) -> Vec<String> {
     let known = || ["crun", "runc", "kata", "runsc", "youki", "krun"].map(str::to_owned).to_vec();
     let found = files.iter().rev().find_map(|(_, file)| list_at(file.as_table(), &JSON));

@@ -140,7 +140,7 @@ pub(super) fn is_base(text: &str) -> bool {
     text.trim() == BASE.trim()
 }
 
-/// Removes the addition from a text; the line feed before it may stay.
+/// Returns a text without `install`'s addition; a line feed that was added before it may stay.
 fn without_addition(text: &str) -> String {
     let Some((before, rest)) = text.split_once(BEGIN) else { return text.to_owned() };
     let Some((_, after)) = rest.split_once(END) else { return text.to_owned() };
@@ -148,9 +148,9 @@ fn without_addition(text: &str) -> String {
     format!("{}{after}", before.strip_suffix('\n').unwrap_or(before))
 }
 
-/// Refuses to write a template that includes the built-in one if this k3s or RKE2 may be too old
-/// for such templates: it would not start again. With containerd 1.x, a `config_path` of the
-/// registries shows a version that is new enough: that key came a few months after such templates.
+/// Refuses to write a template that includes the built-in one if this k3s or RKE2 may be too old for such
+/// templates: it would not start again. With containerd 1.x, a `config_path` of the registries proves a
+/// version that is new enough, because that key came a few months after such templates.
 fn require_base(distribution: Distribution, version: i64, files: &Files, path: &str) -> Result<()> {
     let registries = ["plugins", OLD_CRI, "registry"];
     let has_folder = last_setting(files, &registries)

@@ -21,7 +21,7 @@ const UNIT_FOLDERS: [&str; 6] = [
     "/lib/systemd/system",
 ];
 
-/// Returns the engine's command; `removes`: an entry was removed from `main`, its main file.
+/// Returns the command that makes the engine reload its main file `main`; `removes`: an entry was removed there.
 pub(super) fn command(engine: Engine, main: Option<&str>, removes: bool, root: &Root) -> String {
     match distribution(engine, main, root) {
         None => engine.reload_command(removes),
@@ -103,7 +103,7 @@ fn service(distribution: Distribution, main: Option<&str>, verb: &str, root: &Ro
     format!("{reload}systemctl {verb} {unit}")
 }
 
-/// Returns the unit in whose cgroup a process is.
+/// Returns the name of the systemd service in whose cgroup a process is, without `.service`.
 fn unit_of(host: &Host, pid: u32) -> Option<String> {
     let text = crate::files::read_kernel(&host.path(format!("/proc/{pid}/cgroup"))).ok()?;
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Removes nri-runc's values from a file that was edited after `install` wrote it. It compares
-//! values, which stay the same if an editor sorts keys or reformats the file. The rest of the file
-//! stays, with its layout if removing lines is enough. This module does no I/O.
+//! values, which stay the same if an editor sorts keys or reformats the file. The file's other values
+//! stay, and its layout too if removing lines is enough. This module does no I/O.
 //!
 //! A handler's entry is removed as a whole if it still names nri-runc's program, and a default that
 //! names the removed entry is removed too. From a list that was extended only the handler's name is
@@ -52,7 +52,6 @@ pub(super) struct Written<'w> {
 /// Docker's and containerd's keys for the default handler, beside `runtimes`.
 const DEFAULT_KEYS: [&str; 2] = ["default-runtime", "default_runtime_name"];
 
-/// The syntax of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Syntax {
     Json,
@@ -93,7 +92,8 @@ impl Written<'_> {
     /// Removes nri-runc's values from the file's current text `now`.
     ///
     /// # Errors
-    /// Fails when `now` does not parse in the file's original format.
+    /// Fails when `now` does not parse in the file's original format, or when nri-runc's values cannot be
+    /// separated from the rest.
     pub(super) fn revert(&self, now: &str) -> Result<Reverted> {
         match self.syntax() {
             Syntax::Template => self.revert_template(now),
@@ -120,7 +120,7 @@ impl Written<'_> {
         Ok(settings)
     }
 
-    /// Collects the differences of `after`: values, and the handler's entry as one.
+    /// Collects the values of `after` that differ from `before`; the handler's entry is one value.
     fn collect(
         &self,
         before: Option<&Value>,
@@ -203,7 +203,7 @@ impl Written<'_> {
     }
 
     /// Returns the step that reverts a setting whose current value is `there`, and whether the step
-    /// removes that value as a whole.
+    /// removes or replaces that value as a whole.
     fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
@@ -222,7 +222,7 @@ impl Written<'_> {
         (None, false)
     }
 
-    /// Returns the text with this value: removes lines if that is enough, else changes the values
+    /// Changes the text `now` so that its content is `value`: removes lines if that is enough, else takes `steps`
     /// in place.
     fn write(&self, syntax: Syntax, now: &str, steps: &[Step], value: &Value) -> Result<String> {
         if steps.is_empty() {

@@ -27,7 +27,7 @@ use crate::sources::registered::FOLDER;
 /// Maximum attempts of a lookup that concurrent renames disturb (EAGAIN of openat2).
 const LOOKUP_ATTEMPTS: usize = 32;
 
-/// The error for `--user` with another engine, or for root.
+/// The error for `--user` with an engine other than Podman, or for root.
 pub(super) const NOT_A_USERS: &str = "--user is for the Podman of an unprivileged user";
 
 /// The root for all paths of `install`.
@@ -46,7 +46,7 @@ impl Root {
         Self { host, inside: None, user: None }
     }
 
-    /// Returns this host as the root, for the engine of a user without privileges.
+    /// Returns this host as the root, for an unprivileged user's engine.
     ///
     /// # Errors
     /// Fails for the host's root, and if the environment (`HOME`, `XDG_CONFIG_HOME`,
@@ -226,7 +226,7 @@ impl Root {
         })
     }
 
-    /// Creates a directory and its parents with mode 0755; opens it.
+    /// Opens a directory; creates it and missing parents with mode 0755.
     pub(super) fn make_folder(&self, path: &str) -> io::Result<OwnedFd> {
         match self.folder(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}

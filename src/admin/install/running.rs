@@ -63,7 +63,7 @@ impl WantedHandler<'_> {
     }
 }
 
-/// Asks a running engine about a handler: the engine that reads the file `main`, or any.
+/// Asks a running engine about a handler: the engine's process that reads the file `main`, or any process.
 pub(super) fn query_handler(
     engine: Engine,
     wanted: WantedHandler<'_>,
@@ -134,8 +134,8 @@ pub(super) fn is_written_by_docker(file: &str) -> bool {
     file.ends_with("/containerd/containerd.toml")
 }
 
-/// Whether a running engine may have this handler through its command line, which names the handler
-/// itself or other files than the default ones.
+/// Whether a running engine may have this handler through its command line, which names the handler or other
+/// files than the default ones; true for an engine without a daemon, or if no process is found.
 pub(super) fn may_be_from_flags(engine: Engine, name: &str, host: &Host) -> bool {
     let Some(daemon) = &engine.row().daemon else { return true };
     (daemon.find)(host, None).is_none_or(|process| {
@@ -168,7 +168,7 @@ pub(super) fn config_of(containerd: &Process) -> String {
     let named = flag(containerd, &["--config", "-c"]);
     let file = named.unwrap_or_else(|| containerd::MAIN.to_owned());
     match Distribution::of_main(&file) {
-        // A snap has a directory for each revision, and a link that stays.
+        // A snap's file is in the directory of its revision; the main file's path has the link `current`.
         Some(Distribution::Microk8s) => Distribution::Microk8s.main().to_owned(),
         Some(_) | None => file,
     }
@@ -191,7 +191,7 @@ pub(super) fn state_directory(main: &str, root: &Root) -> String {
     said.unwrap_or_else(|| containerd::state_directory(main, &root.text(main)))
 }
 
-/// Returns the value of a flag on a command line.
+/// Returns the value of the first of these flags on a process's command line.
 pub(super) fn flag(process: &Process, names: &[&str]) -> Option<String> {
     let words = process.words.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     let words: Vec<String> = words.collect();

@@ -60,8 +60,8 @@ fn compare(
     }))
 }
 
-/// Whether the engine's runtime is this same file under the same name (of a runtime without a path,
-/// only the name is compared); the name matters, because crun chooses its mode by it.
+/// Whether the engine's runtime is the same file under the same name, or, if `theirs` has no path, has the same
+/// name. The name matters, because crun chooses its mode by it.
 fn is_same(theirs: &str, ours: &Path) -> bool {
     let is_called_alike = ours.file_name() == Path::new(theirs).file_name();
     if !theirs.contains('/') || !is_called_alike {

@@ -46,7 +46,6 @@ pub(in crate::admin) struct EngineFindings {
     pub(in crate::admin) next_step: String,
 }
 
-/// One engine of this host.
 struct EngineOnHost {
     engine: Engine,
     ledger: Option<Ledger>,
@@ -58,7 +57,7 @@ struct EngineOnHost {
 }
 
 impl EngineOnHost {
-    /// Returns the main file of the registration, if there is one and its engine may have several.
+    /// Returns the main file of the registration; `None` without one, or if no option can name the file.
     fn main(&self) -> Option<&str> {
         self.ledger.as_ref().and_then(|ledger| main_of(self.engine, ledger))
     }
@@ -146,7 +145,7 @@ pub(super) fn wanted_of(ledger: &Ledger) -> WantedHandler<'_> {
     WantedHandler { name, binary, default: ledger.default }
 }
 
-/// Returns the main file of a registration, if its engine may have several.
+/// Returns the main file of a registration; `None` if no option can name the engine's main file.
 fn main_of(engine: Engine, ledger: &Ledger) -> Option<&str> {
     let usual = engine.row().main?;
     Some(ledger.main.as_deref().unwrap_or(usual))

@@ -27,7 +27,7 @@ fn still_used(ids: &[String], binary: &str, whole_ids: bool) -> Error {
     )
 }
 
-/// Undoes a registration; returns a document of the changes. `whole_ids`: a refusal lists full IDs.
+/// Undoes a registration; returns the changes. `whole_ids`: a refusal lists full IDs.
 pub(in crate::admin) fn uninstall(
     uninstall: &Uninstall,
     config: &Config,
@@ -57,8 +57,8 @@ pub(in crate::admin) fn uninstall(
         put_all(&root, &changes)?;
         engine_files::write_or_remove(&root, &ledger::path(&root, engine), None)?;
         engine_files::remove_folders(&root, &ledger.folders);
-        // The directory is removed with its last record; it stays while it has records of
-        // install.sh.
+        // These directories are removed only if they are empty: other registrations and install.sh have
+        // records there too.
         root.remove_folder(&root.records());
         if root.user().is_none() {
             root.remove_folder("/var/lib/nri-runc");

@@ -57,8 +57,8 @@ pub(super) struct ContainerRecord {
     engine: String,
     state: String,
     is_deleted: bool,
-    /// With `nri.scope = "node"`, there are records of containers that the plain runtime made, for
-    /// which nri-runc is not called.
+    /// Whether the plain runtime made the container, so that nri-runc is not called for it; the daemon has such
+    /// records with `nri.scope = "node"`.
     by_plain_runtime: bool,
     bundle: Option<String>,
     init_pid: Option<u32>,
@@ -87,8 +87,7 @@ fn recorded(kinds: &[&str], root: &Root, config: &Config) -> Vec<ContainerRecord
     ours.collect()
 }
 
-/// Whether a record's process is gone. A pod cannot see the node's processes, so there it is
-/// assumed alive.
+/// Whether a record's process is gone; false in a pod, which cannot see the node's processes.
 fn has_ended(root: &Root, record: &ContainerRecord) -> bool {
     let process = record.init_pid.map(|pid| format!("/proc/{pid}"));
     process.is_some_and(|process| root.has("/proc/1") && root.is_absent(&process))

@@ -39,8 +39,9 @@ const REQUEST_WAIT: Duration = Duration::from_secs(10);
 /// Time limit for removing conditions and taints when the pod ends: kubelet waits 30 s before it
 /// kills the pod.
 const END_WAIT: Duration = Duration::from_secs(12);
-/// Pauses after a failed request: the first, which each further failure doubles, and the longest.
+/// Pause after a first failed request; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause after a failed request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The reports to the cluster that the operator chose.
@@ -110,7 +111,6 @@ impl Failures {
         self.left().is_zero()
     }
 
-    /// Returns the remaining pause.
     fn left(&self) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
@@ -136,7 +136,7 @@ impl Failures {
     }
 }
 
-/// Adds the missing permission to the line about a failure, if that may be the cause.
+/// Adds the permission `rule` to the line about a request that the API server forbade.
 pub(super) fn needing(line: Error, error: &ApiError, rule: &str) -> Error {
     if error.problem != ApiProblem::Forbidden {
         return line;
@@ -218,7 +218,7 @@ struct ClusterReport {
 }
 
 impl ClusterReport {
-    /// Waits for something to report, and reports it; returns whether the pod must end.
+    /// Waits for something to report, and reports it; returns true once the pod must end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         if self.api.has_ended.load(Ordering::Acquire) {
             return true;
@@ -281,7 +281,7 @@ impl DaemonFeed {
         Self { folder, stream: None, since: "0".to_owned(), unfinished: Vec::new(), tried: None }
     }
 
-    /// Follows the daemon's events, if it runs.
+    /// Connects to the daemon's event stream, if a daemon runs; tries at most once per [`POLL`].
     fn connect(&mut self) {
         if self.stream.is_some() || self.tried.is_some_and(|tried| tried.elapsed() < POLL) {
             return;
@@ -292,8 +292,8 @@ impl DaemonFeed {
         self.stream = events::open(&loaded.config, &mut self.since).ok();
     }
 
-    /// Waits up to `within` for events, and returns the new ones. If `reads` is false, they stay in
-    /// the daemon.
+    /// Waits up to `within` for events, or until `wake` is closed; returns the new events. If `reads` is false,
+    /// none is read, and they stay in the daemon.
     fn wait(&mut self, wake: &UnixStream, within: Duration, reads: bool) -> Vec<LoggedLine> {
         let mut fds = vec![PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
         let stream = self.stream.as_ref().filter(|_| reads);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The conditions and taints of a node for required plugins that are missing: decides which are
-//! due, and patches the node. Objects are read only from the response to a patch, so that no
+//! due, and patches the node. The node is read only from the response to a patch, so that no
 //! permission to read is needed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use crate::text::{printable, rfc3339};
 
 /// Prefix of each condition's type and each taint's key.
 const PREFIX: &str = "nri-runc.dev/missing-";
-/// Time for which the daemon's last answer stays valid while it does not respond; a restart takes less.
+/// Time for which the daemon's last status stays valid while the daemon does not respond; a restart takes less.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(30);
 /// Interval of comparisons with the node, which restore conditions that another program removed.
 const RECHECK: Duration = Duration::from_secs(300);
@@ -27,7 +27,7 @@ const RECHECK: Duration = Duration::from_secs(300);
 /// Keys of conditions and taints, each with the name of its plugin.
 type Keys = BTreeMap<String, String>;
 
-/// The required plugins of a node as its conditions show them.
+/// The missing required plugins of a node, and the conditions that the node has for them.
 #[derive(Debug)]
 pub(super) struct NodeConditions {
     /// The effect of the taints; `None`: no taints are set.
@@ -49,8 +49,8 @@ impl NodeConditions {
     }
 
     /// Notes the missing plugins of the daemon's status. Once the daemon has not answered for
-    /// [`UNKNOWN_AFTER`], no plugin is missing: the next container starts the daemon, so pods must
-    /// still be scheduled here.
+    /// [`UNKNOWN_AFTER`], forgets them: the next container starts the daemon, so pods must still be
+    /// scheduled here.
     pub(super) fn observe(&mut self, status: Option<&Status>) {
         let now = Instant::now();
         let Some(status) = status else {
@@ -67,14 +67,14 @@ impl NodeConditions {
         }
     }
 
-    /// Returns the conditions that the node should have now.
+    /// Returns the keys of the conditions that the node should have now.
     fn wanted(&self) -> Keys {
         let due = self.missing.iter().filter(|(_, since)| since.elapsed() >= self.after);
         let due = due.take(limits::NODE_CONDITIONS);
         due.map(|(name, _)| (key(name), name.clone())).collect()
     }
 
-    /// Returns the time until another plugin will have been missing long enough.
+    /// Returns the time until the next missing plugin is due for a condition; `None` if no further one is.
     pub(super) fn next_change(&self) -> Option<Duration> {
         let left = |since: &Instant| self.after.checked_sub(since.elapsed());
         self.missing.values().filter_map(left).min()
@@ -121,8 +121,8 @@ impl NodeConditions {
     }
 }
 
-/// Returns the type of a plugin's condition, which is also the key of its taint. In a name that
-/// Kubernetes does not accept, characters are replaced and a fingerprint is added.
+/// Returns the type of a plugin's condition, which is also the key of its taint. If Kubernetes does not accept
+/// the plugin's name, characters are replaced, and a fingerprint of the name is added.
 fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = name.len() <= limits::CONDITION_NAME
@@ -138,8 +138,8 @@ fn key(name: &str) -> String {
     format!("{PREFIX}{plain}-{}", print.get(..8).unwrap_or_default())
 }
 
-/// Gives the node exactly these conditions and taints with nri-runc's prefix; others stay. The list
-/// of taints is replaced as a whole, so if the node changes meanwhile, it is read again.
+/// Gives the node exactly these conditions and taints with nri-runc's prefix; others stay. A patch replaces the
+/// whole list of taints, so if the node was changed since it was read, all is tried again.
 fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), Error> {
     let mut tries = 1;
     loop {
@@ -154,7 +154,7 @@ fn reconcile(api: &NodeApi, wanted: &Keys, effect: Option<&str>) -> Result<(), E
     }
 }
 
-/// Makes one attempt. An error has the failed request and a line about it.
+/// Makes one attempt. An error has the API server's error and a line for the log.
 fn reconcile_once(
     api: &NodeApi,
     wanted: &Keys,

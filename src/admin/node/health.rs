@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready once
-//! the node is ready. A client reads one line and changes nothing; `src/http.rs` limits
-//! connections.
+//! `/healthz` and `/readyz` for kubelet's probes: healthy while this process responds, ready while the
+//! node is ready. A client reads one line and changes nothing; `src/http.rs` limits connections.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,7 +64,7 @@ async fn serve(listener: TcpListener, unready: Unready) {
 /// inserts a pod's address without them.
 ///
 /// # Errors
-/// Fails for any other text.
+/// Fails for any other string.
 pub(super) fn address(text: &str) -> std::result::Result<SocketAddr, String> {
     let without_brackets = || {
         let (ip, port) = text.rsplit_once(':')?;

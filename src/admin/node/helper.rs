@@ -74,7 +74,7 @@ impl Helper {
     /// that is active, and waits for the job.
     ///
     /// # Errors
-    /// Fails when systemd cannot be reached, or fails itself.
+    /// Fails when the helper cannot be run, systemd cannot be reached, or the job fails.
     pub(super) fn systemd(&self, verb: &str, units: &[String]) -> Result<()> {
         let socket = self.systemd.to_string_lossy();
         let mut words = vec!["systemd", socket.as_ref(), verb];
@@ -85,7 +85,7 @@ impl Helper {
     /// Sets a node's label, or removes it.
     ///
     /// # Errors
-    /// Fails when the API server cannot be reached, or refuses.
+    /// Fails when the helper cannot be run, or the API server cannot be reached or refuses.
     pub(super) fn label(&self, label: &NodeLabel, is_set: bool) -> Result<()> {
         let value = if is_set { json!(label.value) } else { Value::Null };
         let patch = json!({"metadata": {"labels": {(label.key.as_str()): value}}});
@@ -118,10 +118,11 @@ impl Helper {
         }
     }
 
-    /// Sends the API server a request, which takes about `within` at most; returns its response.
+    /// Sends the API server a request with the time limit `within`, in whole seconds and at least one; returns
+    /// the response.
     ///
     /// # Errors
-    /// Fails when the API server cannot be reached, or refuses.
+    /// Fails when the helper cannot be run, or the API server cannot be reached or refuses.
     pub(super) fn api(
         &self,
         method: &str,
@@ -166,7 +167,7 @@ impl Helper {
     }
 }
 
-/// Returns an error with the last line that the helper printed.
+/// Returns an error with the last line that the helper printed, else with its exit status.
 fn failure(output: &Output) -> Error {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().rev().find(|line| !line.trim().is_empty());

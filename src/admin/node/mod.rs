@@ -6,7 +6,7 @@
 //!
 //! The setup restarts the engine only if the registration changed, if an earlier setup ended before
 //! it had confirmed its restart, or if the engine does not have the handler. Once the node is ready,
-//! only the removal restarts the engine. It never removes a file that was edited after it wrote it.
+//! only the removal restarts the engine. `node` never removes a file that was edited after `node` wrote it.
 
 mod cluster;
 mod conditions;
@@ -86,7 +86,6 @@ pub(super) struct NodeOptions {
     once: bool,
 }
 
-/// The label of a ready node.
 #[derive(Debug)]
 struct NodeLabel {
     node: String,
@@ -113,8 +112,7 @@ pub(super) fn node(options: &NodeOptions) -> Result<u8> {
     let health = Health::serve(options.listen)?;
     let daemonset = options.daemonset.as_deref();
     let setup = NodeSetup::new(options, label)?;
-    // If the request is forbidden even now, a refusal at exit does not show that the DaemonSet is
-    // gone.
+    // If reading the DaemonSet is forbidden even now, a refusal at exit does not show that it was deleted.
     let may_ask = daemonset.is_none_or(|name| {
         let state = setup.helper().daemonset(name);
         if let DaemonSetState::Unknown(why) = &state {
@@ -173,8 +171,8 @@ fn keep_in_place(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     }
 }
 
-/// Checks at intervals whether the engine still has the handler; without the handler, no pod that
-/// needs it may be scheduled here. It does not restart the engine, because another program has
+/// Checks at intervals whether the engine still has the handler. If not, removes the node's label, so that no
+/// pod that needs the handler is scheduled here. Does not restart the engine, because another program has
 /// edited the engine's files.
 fn watch(setup: &NodeSetup, health: &Health, signals: &EndSignals) {
     let mut is_lost = false;

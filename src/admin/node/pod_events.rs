@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Events on pods for what kubelet does not report: evictions by plugins, refused updates and
-//! processes, and required plugins that are missing. Names and texts are limited in length; each
+//! processes, and required plugins that are missing. Names and messages are limited in length; each
 //! pod and the node have a budget of Events, and Events beyond it are counted.
 
 use std::collections::{HashMap, VecDeque};
@@ -21,10 +21,11 @@ use crate::text::{printable, rfc3339_nanos};
 
 /// Age above which an event is not reported: its pod is gone, or its effect has been noticed.
 const OLDEST: Duration = Duration::from_secs(900);
-/// Interval after which a pod, or the node, may have one more Event.
+/// Time after which a pod's budget grows by one Event.
 const POD_REFILL: Duration = Duration::from_secs(60);
+/// Time after which the node's budget grows by one Event.
 const NODE_REFILL: Duration = Duration::from_secs(1);
-/// Interval of lines about omitted Events.
+/// Minimum interval between log lines about omitted Events.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(300);
 
 /// Codes of the messages about a missing required plugin.
@@ -129,7 +130,8 @@ impl PodEvents {
             let line = needing(line, &error, "create of events");
             match error.problem {
                 ApiProblem::Failed => self.failures.add(&line.to_string()),
-                // An earlier pod or attempt sent it, or the namespace is gone or being deleted.
+                // An earlier pod of the DaemonSet or an earlier attempt created the Event, or the Event's
+                // namespace is gone or being deleted.
                 ApiProblem::Conflict | ApiProblem::NotFound => drop(self.queue.pop_front()),
                 ApiProblem::Forbidden if error.why.contains("being terminated") => {
                     drop(self.queue.pop_front());
@@ -180,8 +182,8 @@ fn reported(line: &LoggedLine) -> Option<(&'static str, String)> {
     }
 }
 
-/// Returns the Event for a line about a Kubernetes pod, if needed. The Event of a line that is read
-/// again has the same name.
+/// Returns the Event for a line about a Kubernetes pod; `None` if the line needs none or has invalid names. The
+/// Event's name depends only on the line, so a line that is read again creates no second Event.
 fn event_of(line: &LoggedLine, node: &str) -> Option<Value> {
     let LoggedLine { subject, cursor, time, pod_uid, .. } = line;
     let AuditSubject { engine, namespace, pod, container, .. } = subject;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program and the configuration on the node, and the node's running daemon, which is made to
-//! use both in place: plugins stay connected.
+//! Puts the program and the configuration on the node, and makes the node's running daemon use both by a
+//! re-execution or a reload, so that plugins stay connected.
 
 use std::path::Path;
 
@@ -24,8 +24,8 @@ pub(super) fn put_program(on: &NodeEngine, record: &mut NodeRecord) -> Result<bo
     put(on, record, on.program(), &bytes, |path| on.put_program(path, &bytes))
 }
 
-/// Puts the configuration on the node, or removes that of an earlier pod; returns whether anything
-/// changed. An invalid configuration changes nothing.
+/// Puts the configuration on the node, or, without `file`, removes that of an earlier pod; returns whether
+/// anything changed. Fails if the configuration is invalid, and then changes nothing.
 pub(super) fn put_configuration(
     on: &NodeEngine,
     record: &mut NodeRecord,
@@ -82,8 +82,8 @@ pub(super) fn node_configuration(folder: &Path) -> Result<Loaded> {
     Ok(loaded)
 }
 
-/// Makes a running daemon use the new files. A failure changes nothing and is only logged: if the new
-/// program's protocol is newer, the next container makes the daemon re-execute.
+/// Makes a running daemon use the new files. A failure is only logged, and the daemon goes on as before; if the
+/// new program's protocol is newer, the next container makes it re-execute.
 pub(super) fn refresh_daemon(config: &Config, program: bool, configuration: bool) {
     if !(program || configuration) || !wrapper::is_listening(config) {
         return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The record of the files that `node` put on a node, so that it removes exactly those, and of
-//! whether the engine must still reload. It is written before the files that it names.
+//! The record of the files that `node` put on a node, so that exactly those are removed, and of whether
+//! the engine must still reload its files. The record is written before the files that it names.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ struct PutFile {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     schema: u32,
-    /// Whether the engine's files were changed and it may not have reloaded them.
+    /// Whether the engine's files may have been changed without the engine having reloaded them.
     pub(super) is_restart_pending: bool,
     files: Vec<PutFile>,
     folders: Vec<String>,
@@ -33,7 +33,7 @@ impl NodeRecord {
     /// Reads the record; an empty one if it is missing.
     ///
     /// # Errors
-    /// Fails when it exists and is invalid.
+    /// Fails when it exists and cannot be read, is invalid, or has another schema.
     pub(super) fn load(on: &NodeEngine) -> Result<Self> {
         let Some(bytes) = on.read(PATH)? else {
             return Ok(Self { schema: SCHEMA, ..Self::default() });
@@ -98,7 +98,7 @@ impl NodeRecord {
     /// Removes a file of `node` unless it was edited after `node` wrote it; returns whether it is gone.
     ///
     /// # Errors
-    /// Fails when the file cannot be removed.
+    /// Fails when the file cannot be read or removed.
     pub(super) fn remove(&mut self, on: &NodeEngine, path: &str) -> Result<bool> {
         let Some(bytes) = on.read(path)? else {
             self.files.retain(|file| file.path != path);
@@ -117,7 +117,7 @@ impl NodeRecord {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Removes the record itself, and the directories that were created, if they are empty.
+    /// Removes the record itself, and those directories that `node` created that are empty.
     ///
     /// # Errors
     /// Fails when the record cannot be removed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc only
-//! the label is removed, because its kill and delete would fail without the rest. If containers
-//! still use it at the time limit, the label is set again, and the node stays as it is.
+//! Undoes a node's setup: label, registration, daemon, files. While a container uses nri-runc, only
+//! the label is removed, because the container's kill and delete would fail without the rest. If
+//! containers still use nri-runc at the time limit, the label is set again, and the rest stays.
 
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,8 @@ const DAEMON_POLL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Fails, and sets the label again, when nri-runc cannot be unregistered within `within`, normally
-/// because containers need it, or a second signal arrives meanwhile. If the engine cannot be restarted,
-/// or containers began to use nri-runc meanwhile, label and registration are removed, and daemon and
-/// files stay.
+/// because containers need it, or a second signal arrives meanwhile. If a later step fails, for instance because
+/// the engine cannot be restarted, label and registration are removed already, and the rest stays.
 pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duration) -> Result<()> {
     let config = node_configuration(&setup.on.folder())?.config;
     setup.set_label(false);
@@ -127,7 +126,7 @@ fn remove_files(setup: &NodeSetup, config: &Config, ended: bool) -> Result<()> {
         }
     }
     if ended {
-        // The directory itself stays, because it may be a mount point; it is on a tmpfs.
+        // The run directory itself stays, because it may be a mount point.
         for entry in std::fs::read_dir(&config.run_dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());

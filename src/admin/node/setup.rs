@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The setup of a node, in an order that permits an interruption after each step: configuration,
-//! program, registration, restart of the engine, proof that it has the handler, label. A repetition
-//! changes and restarts nothing.
+//! program, registration, restart of the engine, proof that the engine has the handler, label. If a
+//! complete setup is repeated, nothing is changed or restarted.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl NodeSetup {
         &self.helper
     }
 
-    /// Puts everything in place.
+    /// Takes the steps of the setup that are not done yet.
     ///
     /// # Errors
     /// Fails at the first step that fails; earlier steps stay, and are not repeated.
@@ -95,10 +95,10 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Makes the engine reload its files, with the command that `install` or `uninstall` prints.
+    /// Makes the engine reload its files: runs the command of `outcome`, which `install` or `uninstall` returned.
     ///
     /// # Errors
-    /// Fails with the command if the operator has to run it.
+    /// Fails, with the command as the hint, if the operator has to run it or systemd could not.
     pub(super) fn restart(&self, outcome: &Outcome) -> Result<()> {
         // Without a change, the outcome's command does not apply.
         let printed = Some(&outcome.next).filter(|_| outcome.changed);
@@ -130,8 +130,8 @@ impl NodeSetup {
         Ok(())
     }
 
-    /// Waits until `holds` returns true, at most ENGINE_WAIT; a signal ends it, if `signals` are
-    /// given.
+    /// Waits until `holds` returns true, at most [`ENGINE_WAIT`], or until one of `signals` arrives; returns
+    /// whether it did return true.
     pub(super) fn waits_until(
         &self,
         signals: Option<&EndSignals>,
@@ -148,8 +148,8 @@ impl NodeSetup {
         }
     }
 
-    /// Returns the reason why a ready node is not ready now. That the engine does not respond is
-    /// not a reason, because it may be restarting.
+    /// Returns the reason why a node that was ready is not ready now. An engine that does not respond is no
+    /// reason, because it may be restarting.
     pub(super) fn lost(&self) -> Option<String> {
         let registration = match self.on.registration() {
             Ok(Some(registration)) => registration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays recorded until it is cleared.
+//! SIGTERM and SIGINT, which end the pod. A signal that arrived stays recorded until [`EndSignals::forget`].
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::admin::signals::Signals;
 use crate::error::Result;
 
-/// Whether the pod must end.
+/// The two signals, and whether one of them arrived.
 #[derive(Debug)]
 pub(super) struct EndSignals {
     signals: Signals,
@@ -26,17 +26,17 @@ impl EndSignals {
         Ok(Self { signals, came: Cell::new(false) })
     }
 
-    /// Whether a signal arrived.
+    /// Whether a signal has arrived since the last [`Self::forget`].
     pub(super) fn came(&self) -> bool {
         self.wait(Duration::ZERO)
     }
 
-    /// Clears the recorded signal, so that the next one is another request.
+    /// Clears the recorded signal, so that [`Self::came`] is true again only after another one.
     pub(super) fn forget(&self) {
         self.came.set(false);
     }
 
-    /// Waits for `within` or a signal; returns whether one arrived.
+    /// Waits for `within` or a signal; returns whether one has arrived since the last [`Self::forget`].
     pub(super) fn wait(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         while !self.came.get() {

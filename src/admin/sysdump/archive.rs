@@ -15,7 +15,8 @@ use crate::error::{Context, Result};
 /// One file: its name and content.
 pub(super) type Part = (&'static str, Vec<u8>);
 
-/// Writes the archive, whose files are in a directory `name`. A failure leaves no file.
+/// Writes the archive, whose files are in a directory `name` and have the modification time `seconds`, a Unix
+/// time. A failed write leaves no file.
 ///
 /// # Errors
 /// Fails when the file exists, even as a link, or cannot be written.

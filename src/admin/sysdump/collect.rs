@@ -43,7 +43,7 @@ impl Parts {
         self.missing.push(redact::text(&format!("{name}: {why}")));
     }
 
-    /// Adds a document, redacted: of a long list the first rows, of other long documents nothing.
+    /// Adds a document, redacted: of a list that is too long the first rows, of another such document nothing.
     fn add_json(&mut self, name: &'static str, document: Result<impl Serialize>) {
         let mut document = document.map(|document| json!(document)).unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -78,7 +78,7 @@ impl Parts {
         self.add(name, text.into_bytes());
     }
 
-    /// Adds the last lines of a text, redacted.
+    /// Adds the last lines of this text, redacted.
     fn add_text(&mut self, name: &'static str, text: Result<String>) {
         let text = text.unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -87,7 +87,7 @@ impl Parts {
         self.add(name, last_lines(&redact::text(&text)).as_bytes().to_vec());
     }
 
-    /// Adds the last of these documents, one per line.
+    /// Adds the last of these documents, redacted, one per line.
     fn add_lines(&mut self, name: &'static str, rows: Result<Vec<Value>>) {
         let rows = rows.unwrap_or_else(|error| {
             self.miss(name, &error.to_string());
@@ -102,14 +102,14 @@ impl Parts {
     }
 }
 
-/// Returns the end of a text, beginning with a whole line.
+/// Returns the last lines of a text, at most [`limits::SYSDUMP_PART`] bytes.
 fn last_lines(text: &str) -> &str {
     let over = text.len().saturating_sub(limits::SYSDUMP_PART);
     let cut = text.char_indices().find(|(at, c)| *at >= over && (over == 0 || *c == '\n'));
     cut.and_then(|(at, _)| text.get(at + usize::from(over > 0)..)).unwrap_or_default()
 }
 
-/// Collects everything.
+/// Collects all files.
 pub(super) fn collect(loaded: &Loaded) -> Parts {
     let config = &loaded.config;
     let mut parts = Parts { files: Vec::new(), missing: Vec::new() };
@@ -169,7 +169,6 @@ fn configuration(loaded: &Loaded) -> Value {
     document
 }
 
-/// Returns the last output of each launched plugin.
 fn plugin_output(config: &Config, plugins: &[PluginRow]) -> Result<String> {
     let launched = plugins.iter().filter(|plugin| plugin.launched).map(PluginRow::id);
     let outputs = launched.map(|id| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `sysdump`: one archive for a support case, with the daemon alive or dead. `collect` reads,
-//! `redact` takes secrets out, `archive` writes. It writes only the requested files.
+//! `sysdump`: one archive for a support case, whether or not the daemon runs. `collect` reads,
+//! `redact` hides secrets, `archive` writes.
 
 mod archive;
 mod collect;
@@ -39,7 +39,7 @@ pub(super) struct Written {
     missing: Vec<String>,
 }
 
-/// Writes the archive.
+/// Writes the archive, or with `--plain` the files, or both.
 pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump) -> Result<Written> {
     let now = SystemTime::now();
     let parts = collect::collect(loaded);
@@ -62,7 +62,7 @@ pub(super) fn sysdump(loaded: &Loaded, wanted: &Sysdump) -> Result<Written> {
     Ok(Written { file, plain, missing: parts.missing })
 }
 
-/// Returns a name with host and time, in characters that file systems and mail programs accept.
+/// Returns the archive's name: host and time, in characters that file systems and mail programs accept.
 fn name(now: SystemTime) -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes secrets from the data that `sysdump` collects: values of variables, arguments of
-//! processes and hooks, values of annotations and labels that look like secrets, and the rest of
-//! each text after `KEY=`. Names stay. It hides too much rather than too little, because archives
-//! are usually sent unread.
+//! Hides secrets in the data that `sysdump` collects: values of environment variables, arguments of
+//! processes and hooks, values of annotations and labels that look like secrets, and in each line the
+//! rest after `KEY=` or another sign of a secret. Names stay. It hides too much rather than too little,
+//! because archives are usually sent unread.
 
 use serde_json::{Map, Value};
 
 /// Replaces a hidden value.
 const HIDDEN: &str = "(hidden)";
 
-/// Parts of names whose values are secrets.
+/// Parts of names, in lower case, that suggest that the value is a secret.
 const SECRET_NAMES: [&str; 19] = [
     "pass",
     "pwd",
@@ -32,7 +32,8 @@ const SECRET_NAMES: [&str; 19] = [
     "license",
 ];
 
-/// Endings of the names of members that hold IDs, which would otherwise look like secrets.
+/// Endings, in lower case, of the names of annotations and labels whose values are IDs, names or images: a
+/// long word with digits in them is no sign of a secret.
 const ID_NAMES: [&str; 14] = [
     "uid",
     "-id",
@@ -93,7 +94,7 @@ fn changed(field: &str, value: &mut Value) {
         *value = HIDDEN.into();
     } else if value.is_string() && (field.starts_with("process.args") || field.starts_with("hooks"))
     {
-        // A long list is stored as the beginning of its JSON text.
+        // The daemon stores only the beginning of a long list's JSON, as a string.
         *value = HIDDEN.into();
     } else if field.starts_with("process.args") {
         arguments(value);
@@ -128,7 +129,7 @@ fn variable(value: &mut Value) {
     *value = name.map_or_else(|| HIDDEN.to_owned(), |name| format!("{name}={HIDDEN}")).into();
 }
 
-/// Hides arguments, except for the program.
+/// Hides arguments, except for the first, which is the program.
 fn arguments(value: &mut Value) {
     match value {
         Value::Array(list) => {
@@ -214,7 +215,7 @@ pub(super) fn text(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Hides a line from its first secret or variable's value to its end; the message's code stays.
+/// Hides a line from its first secret or variable's value on; a message code at its end stays.
 fn line(line: &str) -> String {
     let Some(at) = secret_from(line) else { return line.to_owned() };
     let code = line.rfind(" [NR").filter(|code| *code >= at && line.ends_with(']'));
@@ -222,7 +223,7 @@ fn line(line: &str) -> String {
     format!("{}{HIDDEN}{code}", line.get(..at).unwrap_or_default())
 }
 
-/// Returns the position of a line's first secret.
+/// Returns the offset at which a line's first secret or variable's value begins.
 fn secret_from(line: &str) -> Option<usize> {
     let after_words = |mark: &str, end: usize| line.find(mark).map(|at| at + end);
     let url = line.match_indices("://").map(|(at, _)| at).find(|at| {

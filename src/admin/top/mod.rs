@@ -72,8 +72,7 @@ pub(super) fn top(config: &Config, options: &Top, format: Format) -> Result<u8> 
     Ok(DONE)
 }
 
-/// Updates the terminal; the first page appears at once, with the latencies since the daemon's
-/// start.
+/// Shows pages on the terminal; the first appears at once, with the latencies since the daemon's start.
 fn live(config: &Config, options: &Top, samples: &mut Samples) -> Result<u8> {
     samples.take(config)?;
     let mut screen = Screen::enter()?;

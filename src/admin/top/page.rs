@@ -9,7 +9,7 @@ use crate::text::{counted, printable, span};
 
 use super::sample::Document;
 
-/// Renders the page; `size` is the terminal's.
+/// Renders the page; `size` is the terminal's, in columns and rows, `None` to cut nothing.
 pub(super) fn page(document: &Document, size: Option<(usize, usize)>) -> String {
     let mut lines = head(document);
     let limit = |most: usize| size.map_or(usize::MAX, |_| most);

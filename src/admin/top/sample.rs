@@ -114,7 +114,8 @@ pub(super) fn document(first: &Sample, last: &Sample) -> Document {
     }
 }
 
-/// Returns the rate of a counter, which may have restarted at zero; `None` if no time passed.
+/// Returns the rate at which a counter grew from `before` to `now`, from 0 if it restarted; `None` if no time
+/// passed.
 fn per_second(now: u64, before: u64, seconds: f64) -> Option<f64> {
     let grown = now.checked_sub(before).unwrap_or(now);
     (seconds > 0.0).then(|| grown as f64 / seconds)

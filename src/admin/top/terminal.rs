@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is
-//! restored when `top` ends, except by a signal that [`Screen::enter`] does not block. A stopped
-//! terminal (Ctrl-S) is restored as far as possible.
+//! The terminal while `top` runs: the alternate screen, no echo, no cursor. The terminal is restored
+//! when `top` ends, unless it is killed by a signal that [`Screen::enter`] does not block. While the
+//! terminal's output is stopped (Ctrl-S), the terminal may stay on the alternate screen.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Stdin, Write};
@@ -20,14 +20,16 @@ use rustix::termios::{
 use crate::admin::signals::Signals;
 use crate::error::{Context, Error, Result};
 
-/// Escape sequences that enter the alternate screen and hide the cursor, and that undo both.
+/// Enters the alternate screen and hides the cursor.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+/// Shows the cursor and leaves the alternate screen.
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// Escape sequences: move to the upper left, clear the rest of a line, clear the rest of the
-/// screen.
+/// Moves the cursor to the upper left.
 const HOME: &str = "\u{1b}[H";
+/// Clears the rest of the line.
 const CLEAR_LINE: &str = "\u{1b}[K";
+/// Clears the rest of the screen.
 const CLEAR_REST: &str = "\u{1b}[J";
 
 /// Columns and rows assumed for a terminal of unknown size.
@@ -44,7 +46,7 @@ pub(super) enum Woken {
     Quit,
 }
 
-/// The terminal, until this is dropped.
+/// The terminal in the state that `top` needs; dropping this restores it.
 pub(super) struct Screen {
     input: Stdin,
     /// The terminal, opened a second time as non-blocking, because the shell shares standard

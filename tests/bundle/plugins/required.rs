@@ -111,7 +111,7 @@ fn a_plugin_required_by_the_pod_must_answer_its_start_too() {
 fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
     for (act, why) in [
         (Response::Hang, "the required plugin 10-odd did not answer RunPodSandbox in time"),
-        (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
+        (Response::Leave, "the required plugin 10-odd disconnected during RunPodSandbox"),
     ] {
         let host = started(&format!(
             "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"

@@ -174,7 +174,10 @@ fn an_absent_required_plugin_has_missed_the_pod() {
     succeeds(&pod_in(&host, "p1", "shop", &more));
     fails(&member(&host, "p1", "c1"), &["required plugin \"guard\" not present"]);
     let _late = host.plugin("10", "guard", Script::default());
-    fails(&member(&host, "p1", "c1"), &["guard was not connected at RunPodSandbox"]);
+    fails(
+        &member(&host, "p1", "c1"),
+        &["guard was not connected or could not see the pod at RunPodSandbox"],
+    );
 }
 
 #[test]

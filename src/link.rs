@@ -355,12 +355,14 @@ impl WrapperRequest {
             }
         }
         if kind == KIND_HOOK {
-            let stage = stage.ok_or_else(|| Error::new("a hook of an unknown stage"))?;
+            let stage = stage.ok_or_else(|| Error::new("the hook has an unknown stage"))?;
             question.hook = Some(Hook { stage, init });
         }
         match &mut question.later {
             Some(later) => later.document = document,
-            None if kind == KIND_LATER => return Err(Error::new("an exec without its process")),
+            None if kind == KIND_LATER => {
+                return Err(Error::new("the exec request has no process"));
+            }
             None => {}
         }
         Ok(question)
@@ -537,7 +539,7 @@ mod tests {
         for body in [&b"{"[..], b""] {
             let frame = Frame::new(KIND_LATER).field(TAG_LATER, body).finish();
             let error = WrapperRequest::decode(&frame[4..]).unwrap_err().to_string();
-            assert!(error.contains("without its process"), "{error}");
+            assert!(error.contains("has no process"), "{error}");
         }
     }
 

@@ -210,8 +210,11 @@ fn silent_holder(config: &Config, pid: u32) -> Error {
     let name = String::from_utf8_lossy(words.first().map(Vec::as_slice).unwrap_or_default());
     let name = crate::error::quoted(&name);
     let lock = config.daemon_lock();
-    Error::new(format!("process {pid} ({name}) holds {} and does not listen", lock.display()))
-        .hint(format!("kill {pid}"))
+    Error::new(format!(
+        "process {pid} ({name}) holds the lock {} but does not accept connections",
+        lock.display()
+    ))
+    .hint(format!("kill {pid}"))
 }
 
 fn unknown_process() -> Error {

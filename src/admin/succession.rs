@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::output::{Answer, Format};
 use crate::answers::Reexec;
+use crate::text::counted;
 
 /// The result of `stop`.
 #[derive(Debug, Serialize)]
@@ -89,8 +90,9 @@ impl Answer for Reexecution {
         else {
             return "the daemon is not running".to_owned();
         };
+        let plugins = counted(*plugins, "plugin");
         format!(
-            "re-executed: process {pid} runs version {version} (was {was_version}); {plugins} plugins stayed \
+            "re-executed: process {pid} runs version {version} (was {was_version}); {plugins} stayed \
              connected, requests were held for {held_ms} ms"
         )
     }

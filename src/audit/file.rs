@@ -107,7 +107,7 @@ fn open(path: &Path) -> io::Result<OpenFile> {
     let mut file = options.open(path)?;
     let there = file.metadata()?;
     if !there.is_file() || there.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::other("it is not a separate file"));
+        return Err(io::Error::other("it is not a regular file of this user"));
     }
     if there.mode() & 0o077 != 0 {
         file.set_permissions(PermissionsExt::from_mode(0o600))?;

@@ -329,7 +329,7 @@ impl Writer {
         }
         let count = std::mem::take(&mut self.beyond_share);
         let reason = format!(
-            "{count} lines about connections were dropped: their share of the file was used up"
+            "{count} lines about connections were dropped: they may use only a quarter of the file and never rotate it"
         );
         let bytes = self.settings.message(&mut AuditEntry::new(AuditAction::Lost).because(&reason));
         if self.write(&bytes, Share::All) == Written::Yes {

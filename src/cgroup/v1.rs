@@ -181,7 +181,10 @@ fn plan_devices(
         // Permission to make a node does not matter without permission to open it.
         let stays = |kind: &char| matches!(kind, 'r' | 'w') && wider.contains(*kind);
         if !rule.allow && !has_all && ACCESS.iter().any(|kind| is_meant(kind) && stays(kind)) {
-            let why = format!("a rule wider than {} {device} allows it", rule.kind);
+            let why = format!(
+                "a broader rule than {} {device} allows the access and would stay",
+                rule.kind
+            );
             return refused("devices", why);
         }
         let access: String = ACCESS.iter().filter(|kind| is_meant(kind) && changes(kind)).collect();

@@ -365,7 +365,7 @@ impl ChainedPlugin {
                 self.note_unanswered(name, Cause::Timeout, why)
             }
             Outcome::Gone(why) => {
-                let why = format!("went away during {name} ({})", quoted(&why));
+                let why = format!("disconnected during {name} ({})", quoted(&why));
                 self.note_unanswered(name, Cause::Gone, why)
             }
             Outcome::NotConnected => {

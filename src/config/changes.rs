@@ -24,8 +24,9 @@ pub(crate) struct ChangedKey {
     pub key: String,
     /// The key's name; for a section, what changed: `rule "no env": deny changed`.
     pub line: String,
-    /// Its value in TOML, or its default; null if it has neither.
+    /// The value before the change, in TOML, or the default; null if there is neither.
     pub before: Option<String>,
+    /// The value after the change, likewise.
     pub after: Option<String>,
     /// The step that makes the new value take effect.
     #[serde(rename = "applied_by")]

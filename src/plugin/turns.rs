@@ -66,7 +66,10 @@ pub(super) struct Busy {
 impl std::fmt::Display for Busy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (ahead, millis) = (self.ahead, self.takes.as_millis());
-        write!(f, "has {ahead} queued requests of {millis} ms each, more than a request may wait")
+        write!(
+            f,
+            "already has {ahead} queued requests of {millis} ms each, which takes longer than a request may wait"
+        )
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Fit {
     /// The rule does not match.
     #[default]
     No,
-    /// The rule matches if the unproven identity of the pod is true.
+    /// Whether the rule matches is unknown: the pod's identity is unproven, or a fact could not be read.
     Maybe,
     /// The rule matches.
     Yes,
@@ -42,7 +42,7 @@ impl fmt::Display for Reason {
                 write!(f, "{list} does not have \"{}\"", quoted(value))
             }
             Self::Lacks(list, entry) => {
-                write!(f, "it has nothing of {list} (\"{}\")", quoted(entry))
+                write!(f, "it has nothing that matches {list} (\"{}\")", quoted(entry))
             }
             Self::Matches(by) if by.is_empty() => f.write_str("it matches every plugin and pod"),
             Self::Matches(by) => {

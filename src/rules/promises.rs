@@ -309,7 +309,7 @@ mod tests {
             let (fit, why) = whole().fit(&section(key, entries));
             let wanted = found.map(|value| format!("{key}: \"{value}\""));
             let first = entries.split(' ').next().unwrap_or_default();
-            let lacks = || format!("it has nothing of {key} (\"{first}\")");
+            let lacks = || format!("it has nothing that matches {key} (\"{first}\")");
             assert_eq!(fit, if found.is_some() { Fit::Yes } else { Fit::No }, "{key} {entries}");
             assert_eq!(why, wanted.unwrap_or_else(lacks), "{key} {entries}");
         }

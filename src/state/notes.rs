@@ -34,7 +34,7 @@ pub struct Change {
 pub struct Skipped {
     /// `NN-name`.
     pub plugin: String,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub reason: String,
 }
 

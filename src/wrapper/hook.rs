@@ -93,7 +93,7 @@ fn notify_daemon(config: &Config, stage: Stage, state: &OciState) -> Result<()> 
     let words = words_for(&caller, stage, state);
     let call = argv::read(&words);
     let process = procfs::open(caller.pid).doing(|| "opening a descriptor of the runtime")?;
-    let process = process.ok_or_else(|| Error::new("the calling runtime is gone"))?;
+    let process = process.ok_or_else(|| Error::new("the calling runtime has exited"))?;
     let mut descriptors: Vec<(Attached, &OwnedFd)> = vec![(Attached::Process, &process)];
     let document = if stage.may_refuse() { Some(document(&call, &caller, state)?) } else { None };
     if let Some((dir, _)) = &document {

@@ -424,7 +424,7 @@ async fn a_validator_that_refuses_hangs_or_dies_fails_the_create() {
     let acts = [
         (Response::Refuse("not signed"), Cause::Refused, "not signed"),
         (Response::Hang, Cause::Timeout, "did not answer"),
-        (Response::Leave, Cause::Gone, "went away"),
+        (Response::Leave, Cause::Gone, "disconnected"),
     ];
     let play = |policy: &'static Policy, act, cause, word| async move {
         let judge = RespondingPlugin::at(Event::ValidateContainerAdjustment, act).validates();

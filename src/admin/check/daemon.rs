@@ -35,7 +35,7 @@ pub(super) fn row(loaded: &Loaded, running: &Daemon, can_serve: Result<()>) -> F
         return finding("daemon", true, detail, "");
     }
     if let Some(other) = other::find(config, loaded.only.as_deref()) {
-        let detail = format!("{}; containers do not reach it", other.error(config).why());
+        let detail = format!("{}; containers' requests do not reach it", other.error(config).why());
         return finding("daemon", false, detail, other.next_step());
     }
     if let Some(words) = last_words::read(&config.run_dir) {

@@ -155,7 +155,7 @@ fn locked(config: &Config, running: &Daemon) -> Option<Finding> {
     let words: Vec<String> =
         words.iter().map(|word| quoted(&String::from_utf8_lossy(word))).collect();
     let detail = format!(
-        "process {pid} ({}) holds {} and does not listen: no daemon can start",
+        "process {pid} ({}) holds the lock {} but does not accept connections: no daemon can start",
         words.join(" "),
         lock.display()
     );

@@ -109,7 +109,10 @@ pub(super) fn configuration_version(main: &str, files: &Files) -> Result<i64> {
     } else {
         "this nri-runc supports versions 2, 3 and 4"
     };
-    Err(Error::new(format!("{main} has configuration version {version}")).hint(hint))
+    Err(Error::new(format!(
+        "{main} has configuration version {version}, which nri-runc does not support"
+    ))
+    .hint(hint))
 }
 
 /// Refuses a configuration that disables the CRI plugin.

@@ -69,7 +69,7 @@ fn require_file_of(file: &str, distribution: Distribution) -> Result<()> {
     if Distribution::of_main(file) == wanted {
         return Ok(());
     }
-    Err(Error::new(format!("{file} is not a file of {}", distribution.title()))
+    Err(Error::new(format!("{file} is not a configuration file of {}", distribution.title()))
         .hint("give --distribution or --engine-config, not both"))
 }
 

@@ -283,7 +283,7 @@ fn plan_beside(
         let document = edit::parse(later, text)?;
         if edit::at(document.as_table(), &["nri", "socket_path"]).is_some() {
             return Err(Error::new(format!(
-                "{later} is read after {path}, and sets nri.socket_path"
+                "{later} is read after {path} and overrides its nri.socket_path"
             ))
             .hint("change it there, and install without --beside"));
         }

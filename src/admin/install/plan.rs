@@ -79,6 +79,8 @@ pub(super) fn taken(path: &str, entry: &str, what: &str) -> Error {
 
 /// Returns the error for a file that is read later and sets the default runtime.
 pub(super) fn overruled(later: &str, key: &str) -> Error {
-    Error::new(format!("{later} is read after the file that `install` writes, and sets {key}"))
-        .hint("change it there, or install without --default")
+    Error::new(format!(
+        "{later} is read after the file that `install` writes and overrides its {key}"
+    ))
+    .hint("change it there, or install without --default")
 }

@@ -17,7 +17,7 @@ use crate::engine::EngineKind;
 use crate::error::Error;
 use crate::limits;
 use crate::messages;
-use crate::text::{printable, rfc3339_nanos};
+use crate::text::{counted, printable, rfc3339_nanos};
 
 /// Age above which an event is not reported: its pod is gone, or its effect has been noticed.
 const OLDEST: Duration = Duration::from_secs(900);
@@ -153,7 +153,8 @@ impl PodEvents {
             return;
         }
         let count = std::mem::take(&mut self.left_out);
-        log(&Error::new(format!("events about pods that were not sent: {count}")).to_string());
+        let events = counted(usize::try_from(count).unwrap_or(usize::MAX), "event");
+        log(&Error::new(format!("{events} about pods could not be sent")).to_string());
         self.logged = Some(Instant::now());
     }
 }

@@ -54,7 +54,8 @@ pub(super) fn take_back(setup: &NodeSetup, signals: &EndSignals, within: Duratio
     }
     if let Some(registration) = registration {
         if !setup.waits_until(None, || registration.is_loaded() == Some(false)) {
-            let error = Error::new(format!("the engine still has {}", registration.title()));
+            let error =
+                Error::new(format!("the engine still has the handler {}", registration.title()));
             return Err(error.hint(format!("{} stays until it is restarted", setup.on.program())));
         }
         // Until its restart, the engine may have created further containers with nri-runc.

@@ -244,7 +244,7 @@ pub(super) async fn admit(
     let counts = (counted(pods.len(), "pod"), counted(containers.len(), "container"));
     let synchronized = tokio::select! {
         snapshot = snapshot::encode(daemon, &pods, &containers) => Ok(snapshot),
-        why = connected.closed() => Err(format!("it went away ({})", quoted(&why))),
+        why = connected.closed() => Err(format!("it disconnected ({})", quoted(&why))),
     };
     let synchronized = match synchronized {
         Ok(snapshot) => synchronize(daemon, &connected, takeover.as_ref(), snapshot).await,
@@ -390,8 +390,8 @@ async fn request_synchronization(
             Err(format!("it refused: {}", quoted(&text)))
         }
         Outcome::TimedOut => Err("it did not answer in time".to_owned()),
-        Outcome::Gone(why) => Err(format!("it went away ({})", quoted(&why))),
-        Outcome::NotConnected | Outcome::Busy(_) => Err("it went away".to_owned()),
+        Outcome::Gone(why) => Err(format!("it disconnected ({})", quoted(&why))),
+        Outcome::NotConnected | Outcome::Busy(_) => Err("it disconnected".to_owned()),
     }
 }
 

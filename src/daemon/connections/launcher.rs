@@ -217,7 +217,10 @@ async fn keep_plugin(
                 record.runs(&run.file, is_outdated);
                 if is_outdated {
                     let id = file.id();
-                    warn!(plugin = id, "{id} keeps running as before its file changed");
+                    warn!(
+                        plugin = id,
+                        "{id} still runs the program and configuration from before its file changed"
+                    );
                 }
             }
         }

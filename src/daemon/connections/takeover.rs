@@ -135,7 +135,7 @@ pub(super) fn take_place(
     takeover: Option<&Takeover>,
 ) -> Result<Vec<Rc<ConnectedPlugin>>, String> {
     if !connected.is_synchronizing() {
-        return Err("it went away, or a later connection took its place".to_owned());
+        return Err("it disconnected, or a later connection took its place".to_owned());
     }
     let predecessor = daemon.registry.predecessor(connected);
     if let (Some(old), Some(takeover)) = (&predecessor, takeover) {

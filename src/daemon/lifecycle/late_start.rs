@@ -33,7 +33,11 @@ pub(crate) async fn notify_plugins(daemon: &Rc<Daemon>, key: &ContainerKey) {
         if state == Some(PodState::Created)
             && let Err(late) = life::run(daemon, &record.pod).await
         {
-            daemon.report.note_failure(&format!("{}: it runs already: {late}", key.id), "");
+            let id = &key.id;
+            let line = format!(
+                "{id}: RunPodSandbox failed after this infrastructure container had started: {late}"
+            );
+            daemon.report.note_failure(&line, "");
         }
         return;
     }

@@ -29,8 +29,8 @@ use crate::state::{Container, Pod, Promise, Skipped};
 /// Interval at which a wait checks whether the daemon is ending.
 const ENDING_CHECK: Duration = Duration::from_millis(200);
 
-/// Why a required plugin that was not connected has not answered RunPodSandbox.
-const WAS_ABSENT: &str = "was not connected at RunPodSandbox";
+/// Why a required plugin that was absent has not answered RunPodSandbox.
+const WAS_ABSENT: &str = "was not connected or could not see the pod at RunPodSandbox";
 /// Why a required plugin has not answered RunPodSandbox, recorded before the plugins are asked.
 const NOT_ASKED: &str = "was not asked at RunPodSandbox";
 

@@ -205,7 +205,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
     if let Some(pid) = record.process.init_pid.filter(|_| is_alive(daemon, record)) {
-        return Err(Error::new(format!("{id} still runs: process {pid}"))
+        return Err(Error::new(format!("{id} is still running as process {pid}"))
             .hint("stop and remove it with its engine"));
     }
     if !daemon.lane(&record.key).pending.borrow().is_empty() {

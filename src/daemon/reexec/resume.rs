@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::link::DaemonResponse;
 use crate::plugin::socket::SocketFile;
 use crate::state::Lifecycle;
+use crate::text::counted;
 
 use crate::daemon::connections::{admission, resumed, socket};
 use crate::daemon::process::handover;
@@ -140,8 +141,9 @@ pub(crate) async fn report(daemon: &Rc<Daemon>, waiting: Waiting) {
     let (plugins, now) = (daemon.registry.connected().len(), env!("CARGO_PKG_VERSION"));
     let millis = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
     info!(
-        "re-executed: version {now} (was {}), {plugins} plugins stayed connected, requests were held for {millis} ms",
-        waiting.before
+        "re-executed: version {now} (was {}), {} stayed connected, requests were held for {millis} ms",
+        waiting.before,
+        counted(plugins, "plugin")
     );
     let document = json!(Reexec {
         pid: std::process::id(),

@@ -122,7 +122,10 @@ pub(crate) fn remove_made(daemon: &Daemon, record: &Container) {
     }
     let resctrl = &daemon.config().resctrl_path;
     if let Err(why) = resctrl::remove_unused(&daemon.host, resctrl, made) {
-        warn!("{}: the group that was made for it stays: {why}", record.key.id);
+        warn!(
+            "{}: the resctrl group that the runtime created for it could not be removed: {why}",
+            record.key.id
+        );
     }
 }
 

@@ -116,7 +116,9 @@ fn refuse_unprotected(
         return Ok(());
     }
     if daemon.process.is_ending.get() {
-        return Err(Error::new("the daemon stops, and plugins protect execs"));
+        return Err(Error::new(
+            "the daemon is stopping, so the plugins that protect execs cannot be asked",
+        ));
     }
     let error =
         Error::new("the plugins that protect execs have not returned since the daemon started");

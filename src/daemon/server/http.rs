@@ -184,12 +184,14 @@ async fn bind(path: &Path) -> Result<UnixListener> {
     let doing = || format!("listening at {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {
         if !there.file_type().is_socket() {
-            return Err(Error::new("another file is there").doing(doing()));
+            return Err(
+                Error::new("a file that is not a socket exists at this path").doing(doing())
+            );
         }
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
             Ok(_) | Err(_) => {
-                return Err(Error::new("another process listens there").doing(doing()));
+                return Err(Error::new("another process listens at this path").doing(doing()));
             }
         }
     }

@@ -83,7 +83,7 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     let is_delete = verb == Verb::Delete;
     if frames::is_closed(stream) && !is_delete {
         // The wrapper gave up waiting and bypassed the daemon: asking plugins would have no effect.
-        return Err(Error::new("the wrapper is gone"));
+        return Err(Error::new("the wrapper has closed its connection"));
     }
     let decided = frames::with_heartbeat(stream, async {
         // Acquired before the container's turn: the verb that has the bundle's turn may need the

@@ -62,7 +62,10 @@ impl StartWatch {
             }
         };
         if let Err(error) = std::thread::Builder::new().name("start_watch".to_owned()).spawn(look) {
-            warn!("{} is only polled for the start: {error}", self.folder.display());
+            warn!(
+                "{} cannot be watched in the background, so the container's start is found by polling: {error}",
+                self.folder.display()
+            );
         }
     }
 

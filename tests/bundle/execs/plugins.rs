@@ -278,7 +278,7 @@ fn an_exec_plugin_that_disconnects_is_skipped_or_refuses() {
     succeeds(&exec(&host, &json!({})));
     assert_eq!(leaves.execs.lock().unwrap().len(), 1);
     let host = with(&leaves.protecting());
-    refused(&host, &exec(&host, &json!({})), &["10-a went away during ExecContainer"]);
+    refused(&host, &exec(&host, &json!({})), &["10-a disconnected during ExecContainer"]);
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_plugin_that_must_respond_and_dies_refuses_only_that_create() {
     let leaves =
         RespondingPlugin::at(Event::CreateContainer, Response::Leave).declares(true, false);
     let _odd = connected(&host, "10-odd", leaves);
-    refused(&host, &host.create("c1"), &["10-odd went away during CreateContainer"]);
+    refused(&host, &host.create("c1"), &["10-odd disconnected during CreateContainer"]);
     succeeds(&host.create("c2"));
 }
 
@@ -84,7 +84,7 @@ fn a_required_plugin_without_a_response_refuses_despite_policy() {
     let settings = "on_failure = \"skip\"\nstrikes = 0\nrequired = true\n";
     for (act, why) in [
         (Response::Hang, "the required plugin 10-odd did not answer CreateContainer in time"),
-        (Response::Leave, "the required plugin 10-odd went away during CreateContainer"),
+        (Response::Leave, "the required plugin 10-odd disconnected during CreateContainer"),
     ] {
         for name in ["odd", "10-odd"] {
             let host = started(&format!("{SILENT}[plugin.{name}]\n{settings}"));
@@ -235,7 +235,7 @@ fn a_plugin_that_fails_to_synchronize_is_disconnected() {
     for (act, why) in [
         (Response::Answer, "it refused: no room"),
         (Response::Hang, "it did not answer in time"),
-        (Response::Leave, "it went away"),
+        (Response::Leave, "it disconnected"),
     ] {
         let host = started(SILENT);
         connect(&host, "10-late", Arc::new(Late(act)));

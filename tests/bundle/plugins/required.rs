@@ -111,7 +111,7 @@ fn a_plugin_required_by_the_pod_must_answer_its_start_too() {
 fn a_required_plugin_silent_at_run_pod_sandbox_refuses_the_pod() {
     for (act, why) in [
         (Response::Hang, "the required plugin 10-odd did not answer RunPodSandbox in time"),
-        (Response::Leave, "the required plugin 10-odd went away during RunPodSandbox"),
+        (Response::Leave, "the required plugin 10-odd disconnected during RunPodSandbox"),
     ] {
         let host = started(&format!(
             "{SILENT}[plugin.odd]\nrequired = true\non_failure = \"skip\"\nstrikes = 0\n"
@@ -174,7 +174,10 @@ fn an_absent_required_plugin_has_missed_the_pod() {
     succeeds(&pod_in(&host, "p1", "shop", &more));
     fails(&member(&host, "p1", "c1"), &["required plugin \"guard\" not present"]);
     let _late = host.plugin("10", "guard", Script::default());
-    fails(&member(&host, "p1", "c1"), &["guard was not connected at RunPodSandbox"]);
+    fails(
+        &member(&host, "p1", "c1"),
+        &["guard was not connected or could not see the pod at RunPodSandbox"],
+    );
 }
 
 #[test]

@@ -220,9 +220,10 @@ fn files_other_than_stale_sockets_stay() {
     let file = tempfile::NamedTempFile::new_in(dir.path()).unwrap();
     let (file, socket) = (file.path().to_owned(), dir.path().join("used.sock"));
     let used = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    for (path, why) in
-        [(&file, "another file is there"), (&socket, "another process listens there")]
-    {
+    for (path, why) in [
+        (&file, "a file that is not a socket exists at this path"),
+        (&socket, "another process listens at this path"),
+    ] {
         let host = started(&format!("[metrics]\nlisten = \"unix:{}\"\n", path.display()));
         wait_until("the failure is shown", || {
             host.admin(&["status"])["failures"].to_string().contains(why)

@@ -27,10 +27,10 @@ fn a_container_that_runs_is_not_forgotten_even_by_force() {
     run(&host, "c1");
     for words in [&["c1"][..], &["c1", "--force"]] {
         let printed = refused(&host, words);
-        assert!(printed.contains("c1 still runs: process "), "{printed}");
+        assert!(printed.contains("c1 is still running as process "), "{printed}");
     }
     std::fs::remove_dir_all(host.path("root/c1")).unwrap();
-    assert!(refused(&host, &["c1", "--force"]).contains("still runs"));
+    assert!(refused(&host, &["c1", "--force"]).contains("still running"));
     assert_eq!(state(&host, "c1"), "running");
 }
 

@@ -30,7 +30,7 @@ const HUNG: &[Fault] = &[
             std::fs::remove_file(world.path("run/daemon.sock")).unwrap();
         },
         row: "daemon",
-        says: "does not listen: no daemon can start",
+        says: "does not accept connections: no daemon can start",
         next: "nri-runc nri restart",
         ..FAULT
     },

@@ -277,7 +277,7 @@ const LEFT: &[Fault] = &[
         name: "the lock of a start is held",
         seed: |world| hold(world, "start.lock"),
         row: "daemon",
-        says: "start.lock and does not listen: no daemon can start",
+        says: "start.lock but does not accept connections: no daemon can start",
         next: "kill ",
         ..FAULT
     },
@@ -285,7 +285,7 @@ const LEFT: &[Fault] = &[
         name: "the daemon's lock is held by another program",
         seed: |world| hold(world, "daemon.lock"),
         row: "daemon",
-        says: "daemon.lock and does not listen: no daemon can start",
+        says: "daemon.lock but does not accept connections: no daemon can start",
         next: "kill ",
         ..FAULT
     },

@@ -312,7 +312,7 @@ fn metrics_move_unless_the_new_listener_fails() {
     assert!(!host.path("one.sock").exists() && host.path("two.sock").exists());
     let _other = UnixListener::bind(host.path("three.sock")).unwrap();
     at("three.sock", "[log]\nlevel = \"debug\"\n");
-    fails(&reload(&host), &["metrics.listen", "another process listens there"]);
+    fails(&reload(&host), &["metrics.listen", "another process listens at this path"]);
     assert_eq!(host.admin(&["status"])["configuration"]["log_level"], "info");
     assert!(host.path("two.sock").exists());
     configure(&host, "");

@@ -426,7 +426,7 @@ fn a_storm_of_refusals_is_limited_and_counted() {
     // One more for each minute that the machine takes.
     let first = of("p1");
     assert!((5..20).contains(&first), "{first} events");
-    running.prints("events about pods that were not sent");
+    running.prints("about pods could not be sent");
     assert_eq!(running.ends(), Some(0), "{:#?}", running.seen);
 }
 

@@ -7,9 +7,9 @@ mod exits;
 mod host;
 mod life;
 mod live;
-mod promised;
 mod registration;
 mod template;
+pub(crate) mod tested;
 
 use host::CrioHost;
 use test_support::cri::generated as messages;

@@ -40,7 +40,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
   address = "DIR/containerd.sock.ttrpc"
 "#;
 
-pub(super) struct Docker {
+pub(crate) struct Docker {
     pub(super) host: TestHost,
     tools: PathBuf,
     pub(super) major_version: u32,

@@ -6,14 +6,11 @@
 mod adjusted;
 mod described;
 mod endings;
-mod engine;
-mod injected;
+pub(crate) mod engine;
 mod later;
-mod origin;
-mod promised;
 mod registration;
 mod rootless;
-mod updates;
+mod tested;
 
 use std::sync::{Arc, Mutex};
 

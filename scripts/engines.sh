@@ -53,7 +53,7 @@ for name in "$@"; do
         case $name in
         # Without the test of a containerd that has no configured runtimes: it would use the cgroupfs driver.
         containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
-        containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::later_processes later::a_cdi adopted:: ctr:: samples::' ;;
+        containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::a_later_process later::a_cdi adopted:: ctr:: samples::' ;;
         # Without the comparison with its own NRI, which needs exit codes earlier than the guest has them.
         crio-*) tests='life:: promised:: registration:: exits:: template::' ;;
         docker-*)

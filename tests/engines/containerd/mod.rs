@@ -8,7 +8,6 @@ mod config;
 mod critest;
 mod ctr;
 mod effect;
-mod exits;
 mod go;
 mod host;
 mod installed;

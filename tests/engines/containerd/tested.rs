@@ -31,8 +31,8 @@ impl Pods {
 
 impl Tested for Pods {
     const NAME: &'static str = "containerd";
-    const SCOPE: &'static str = "cri-containerd";
     const VARIABLE: (&'static str, &'static str) = ("FROM", "pod");
+    const CONFIG: &'static str = "nri-runc.toml";
     const DEVICE: [&'static str; 3] = ["cdi", "example.org/card=*", "example.org/card=one"];
 
     fn with_nri_runc() -> Option<Self> {
@@ -48,14 +48,6 @@ impl Tested for Pods {
 
     fn path(&self, name: &str) -> PathBuf {
         self.engine.path(name)
-    }
-
-    fn config(&self) -> PathBuf {
-        self.engine.path("nri-runc.toml")
-    }
-
-    fn cgroup(&self) -> String {
-        self.engine.cgroup().to_owned()
     }
 
     fn admin(&self, words: &[&str]) -> Value {
@@ -115,6 +107,10 @@ impl Tested for Pods {
         let (image, _digest) = image(&self.engine);
         words.extend([&image, name, program, "--id", id, "--socket", socket]);
         ctr(&self.engine, &words);
+    }
+
+    fn end(&self, name: &str, kills: bool) -> Option<String> {
+        self.pods.end(name, kills)
     }
 
     fn remove(&self, names: &[&str]) {

@@ -3,7 +3,6 @@
 //! private host (`host.rs`). `make engines` builds that CRI-O; without it the tests are skipped.
 
 mod critest;
-mod exits;
 mod host;
 mod life;
 mod live;

@@ -18,7 +18,6 @@ pub(crate) struct Pods {
 
 impl Tested for Pods {
     const NAME: &'static str = "crio";
-    const SCOPE: &'static str = "crio";
     const VARIABLE: (&'static str, &'static str) = ("FROM", "pod");
     const DEVICE: [&'static str; 3] = ["devices", "/dev/full", "/dev/full"];
 
@@ -34,16 +33,8 @@ impl Tested for Pods {
         self.host.path(name)
     }
 
-    fn config(&self) -> PathBuf {
-        self.host.path("etc/nri-runc/config.toml")
-    }
-
     fn socket(&self) -> PathBuf {
         self.host.seen("/run/nri/nri.sock")
-    }
-
-    fn cgroup(&self) -> String {
-        self.host.cgroup()
     }
 
     fn admin(&self, words: &[&str]) -> Value {
@@ -74,6 +65,10 @@ impl Tested for Pods {
 
     fn exec(&self, name: &str, call: &Call<'_>) -> Printed {
         self.pods.exec(name, call)
+    }
+
+    fn end(&self, name: &str, kills: bool) -> Option<String> {
+        self.pods.end(name, kills)
     }
 
     fn remove(&self, names: &[&str]) {

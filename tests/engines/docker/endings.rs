@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use test_support::exits::{self, Exit, Received};
 use test_support::{Script, succeeds, wait_until};
 
 use super::engine::{Docker, IMAGE, reason, signal, text};
@@ -263,32 +262,4 @@ fn a_container_that_docker_gave_up_can_be_forgotten() {
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
     std::os::unix::fs::symlink(&runc, &own).unwrap();
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
-}
-
-#[test]
-fn without_kernel_exit_codes_containerd_reports_all_twenty() {
-    let Some(docker) = Docker::without_kernel_exits() else { return };
-    let received = Received::default();
-    let seen = docker.host.plugin("10", "codes", received.script());
-    let exits = exits::list();
-    for (number, exit) in exits.iter().enumerate() {
-        let name = exits::name(number);
-        if *exit == Exit::Killed {
-            docker.runs(&name, &[]);
-            docker.output_of(&["kill", &name]);
-        } else {
-            let run = ["run", "--runtime=nri-runc", "--name", &name, "--memory=32m"];
-            let command = ["--memory-swap=32m", IMAGE, "/bin/sh", "-c", &exit.command()];
-            let ended = docker.call(&[&run[..], &command].concat());
-            assert_eq!(ended.status.code(), i32::try_from(exit.code()).ok(), "{exit:?}");
-        }
-        wait_until("its removal is reported", || {
-            has_received(&seen, &format!("RemoveContainer {name}"))
-        });
-    }
-    received.compare(&exits);
-    for number in 0..exits.len() {
-        docker.output_of(&["rm", &exits::name(number)]);
-    }
-    docker.nothing_is_left();
 }

@@ -75,23 +75,12 @@ impl Docker {
         Some(docker.set_up())
     }
 
-    /// Starts Docker with a daemon that uses no exit codes of the kernel.
-    pub(super) fn without_kernel_exits() -> Option<Self> {
-        let docker = Self::before_install()?;
-        docker.begin_config("debug.kernel_exits = false");
-        Some(docker.set_up())
-    }
-
-    fn begin_config(&self, line: &str) {
-        let config = self.host.read("config.toml");
-        self.host.write("config.toml", &format!("{line}\n{config}"));
-    }
-
     fn set_up(mut self) -> Self {
         // Containers of other tests do not belong to this daemon, which searches for its own at its first
         // start.
         let none = self.host.path("no-roots").display().to_string();
-        self.begin_config(&format!("debug.runtime_roots = [\"{none}\"]"));
+        let config = self.host.read("config.toml");
+        self.host.write("config.toml", &format!("debug.runtime_roots = [\"{none}\"]\n{config}"));
         self.host.start_daemon();
         self.installs(&[]);
         self.start();

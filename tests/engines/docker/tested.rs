@@ -12,8 +12,8 @@ use crate::suite::{Call, Printed, Tested, Wanted};
 
 impl Tested for Docker {
     const NAME: &'static str = "docker";
-    const SCOPE: &'static str = "docker";
     const VARIABLE: (&'static str, &'static str) = ("FROM", "image");
+    const CONFIG: &'static str = "config.toml";
     const DEVICE: [&'static str; 3] = ["devices", "/dev/full", "/dev/full"];
 
     fn with_nri_runc() -> Option<Self> {
@@ -22,14 +22,6 @@ impl Tested for Docker {
 
     fn path(&self, name: &str) -> PathBuf {
         self.host.path(name)
-    }
-
-    fn config(&self) -> PathBuf {
-        self.host.path("config.toml")
-    }
-
-    fn cgroup(&self) -> String {
-        Self::cgroup(self)
     }
 
     fn admin(&self, words: &[&str]) -> Value {
@@ -56,6 +48,10 @@ impl Tested for Docker {
         client::exec(self, name, call)
     }
 
+    fn end(&self, name: &str, kills: bool) -> Option<String> {
+        client::end(self, name, kills)
+    }
+
     fn remove(&self, names: &[&str]) {
         self.output_of(&[&["rm", "--force"], names].concat());
     }
@@ -68,11 +64,16 @@ impl Tested for Docker {
 
 impl Client for Docker {
     const IMAGE: &'static str = IMAGE;
+    const SCOPE: &'static str = "docker";
     const RECORDS_REQUESTS: bool = true;
     const DEVICE_OPTION: &'static str = "--device=/dev/full:/dev/mine";
 
     fn call(&self, words: &[&str]) -> Output {
         Self::call(self, words)
+    }
+
+    fn parent(&self) -> String {
+        self.cgroup()
     }
 
     fn run_words(&self) -> Vec<String> {

@@ -6,7 +6,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use test_support::adjustments::sets;
-use test_support::exits::{self, Exit, Received};
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
@@ -49,27 +48,6 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
     let removed = &request_of(&requests, "RemoveContainer", "web")["container"];
     assert_eq!((&removed["exitCode"], &removed["statusReason"]), (&json!(3), &json!("Error")));
     host.good(&["rm", "web"]);
-}
-
-#[test]
-fn without_kernel_exit_codes_conmon_reports_all_twenty() {
-    let Some(host) = installed("debug.kernel_exits = false") else { return };
-    let received = Received::default();
-    let _plugin = host.plugin("10", "codes", received.script());
-    let exits = exits::list();
-    for (number, exit) in exits.iter().enumerate() {
-        let name = exits::name(number);
-        let limits = ["--memory", "32m", "--memory-swap", "32m"];
-        run(&host, &name, &limits, &["sh", "-c", &exit.command()]);
-        if *exit == Exit::Killed {
-            host.good(&["kill", &name]);
-        }
-        assert_eq!(host.good(&["wait", &name]), exit.code().to_string(), "{exit:?}");
-        host.good(&["rm", &name]);
-    }
-    host.wait_until_no_pods();
-    host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
-    received.compare(&exits);
 }
 
 #[test]

@@ -17,7 +17,6 @@ const CDI: &str = r#"{"cdiVersion": "0.3.0", "kind": "example.org/card", "device
 
 impl Tested for PodmanHost {
     const NAME: &'static str = "podman";
-    const SCOPE: &'static str = "libpod";
     const VARIABLE: (&'static str, &'static str) = ("FROM_IMAGE", "yes");
     const DEVICE: [&'static str; 3] = ["cdi", "example.org/card=*", "example.org/card=one"];
 
@@ -33,14 +32,6 @@ impl Tested for PodmanHost {
 
     fn path(&self, name: &str) -> PathBuf {
         Self::path(self, name)
-    }
-
-    fn config(&self) -> PathBuf {
-        Self::path(self, "etc/nri-runc/config.toml")
-    }
-
-    fn cgroup(&self) -> String {
-        Self::cgroup(self)
     }
 
     fn admin(&self, words: &[&str]) -> Value {
@@ -67,6 +58,10 @@ impl Tested for PodmanHost {
         client::exec(self, name, call)
     }
 
+    fn end(&self, name: &str, kills: bool) -> Option<String> {
+        client::end(self, name, kills)
+    }
+
     fn remove(&self, names: &[&str]) {
         self.good(&[&["rm", "--force", "--time", "0"], names].concat());
     }
@@ -74,6 +69,7 @@ impl Tested for PodmanHost {
 
 impl Client for PodmanHost {
     const IMAGE: &'static str = IMAGE;
+    const SCOPE: &'static str = "libpod";
     const RECORDS_REQUESTS: bool = false;
     const DEVICE_OPTION: &'static str = "--device=example.org/card=one";
 
@@ -81,8 +77,12 @@ impl Client for PodmanHost {
         self.podman(words)
     }
 
+    fn parent(&self) -> String {
+        self.cgroup()
+    }
+
     fn run_words(&self) -> Vec<String> {
-        let cgroup = format!("--cgroup-parent={}", Self::cgroup(self));
+        let cgroup = format!("--cgroup-parent={}", self.cgroup());
         let words = ["--runtime", "nri-runc", "run", "--detach", "--network", "none", &cgroup];
         words.map(str::to_owned).to_vec()
     }

@@ -4,6 +4,7 @@
 use std::process::Output;
 
 use serde_json::Value;
+use test_support::cgroup;
 
 use super::{Call, Printed, Tested, Wanted};
 
@@ -16,7 +17,13 @@ pub(crate) trait Client: Tested {
     /// The option that gives a container [`Tested::DEVICE`].
     const DEVICE_OPTION: &'static str;
 
+    /// The first word of its scopes' names.
+    const SCOPE: &'static str;
+
     fn call(&self, words: &[&str]) -> Output;
+
+    /// The cgroup of its containers.
+    fn parent(&self) -> String;
 
     /// The words before the options of `run --detach` through nri-runc.
     fn run_words(&self) -> Vec<String>;
@@ -31,6 +38,17 @@ pub(crate) trait Client: Tested {
 
     fn inspect(&self, name: &str) -> Value {
         serde_json::from_str::<Value>(&self.good(&["inspect", name])).unwrap()[0].take()
+    }
+
+    /// The memory limit, CPU shares, CPU quota and pids limit in a container's cgroup.
+    fn limits(&self, id: &str) -> [String; 4] {
+        [
+            ("memory", "memory.limit_in_bytes"),
+            ("cpu", "cpu.shares"),
+            ("cpu", "cpu.cfs_quota_us"),
+            ("pids", "pids.max"),
+        ]
+        .map(|file| cgroup::read(self.parent().trim_start_matches('/'), (Self::SCOPE, id), file))
     }
 }
 
@@ -54,4 +72,11 @@ pub(crate) fn run<E: Client>(host: &E, wanted: &Wanted<'_>) -> Result<String, St
 pub(crate) fn exec(host: &impl Client, name: &str, call: &Call<'_>) -> Printed {
     let terminal: &[&str] = if call.has_terminal { &["--tty"] } else { &[] };
     printed(&host.call(&[&["exec"], terminal, call.options, &[name], call.words].concat()))
+}
+
+pub(crate) fn end(host: &impl Client, name: &str, kills: bool) -> Option<String> {
+    if kills {
+        host.good(&["kill", name]);
+    }
+    Some(host.good(&["wait", name]))
 }

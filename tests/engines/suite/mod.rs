@@ -3,6 +3,7 @@
 //! `suite::ENGINE::TOPIC::CLAIM`; if the engine lacks what the claim needs, that test prints why.
 
 pub(crate) mod client;
+mod exits;
 mod injected;
 mod later;
 mod origin;
@@ -15,16 +16,16 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use test_support::example::example;
-use test_support::{Script, cgroup, is_synchronized, scripted_plugin};
+use test_support::{Script, is_synchronized, scripted_plugin};
 
 /// An engine with nri-runc and its daemon, whose containers the claims control.
 pub(crate) trait Tested: Sized {
     /// The namespace of its containers that have no Kubernetes pod.
     const NAME: &'static str;
-    /// The first word of its scopes' names.
-    const SCOPE: &'static str;
     /// A variable of each container that no claim sets.
     const VARIABLE: (&'static str, &'static str);
+    /// The configuration of nri-runc in its private folder.
+    const CONFIG: &'static str = "etc/nri-runc/config.toml";
     /// A device that a container may request: the key of a promise, its pattern, and the name that matches.
     const DEVICE: [&'static str; 3];
 
@@ -38,8 +39,6 @@ pub(crate) trait Tested: Sized {
 
     /// A file in its private folder.
     fn path(&self, name: &str) -> PathBuf;
-    fn config(&self) -> PathBuf;
-    fn cgroup(&self) -> String;
     fn admin(&self, words: &[&str]) -> Value;
     fn kill_daemon(&mut self);
     fn start_daemon(&mut self);
@@ -50,6 +49,10 @@ pub(crate) trait Tested: Sized {
     /// Starts a container that keeps running; returns its ID, or the engine's message.
     fn run(&self, wanted: &Wanted<'_>) -> Result<String, String>;
     fn exec(&self, name: &str, call: &Call<'_>) -> Printed;
+
+    /// Waits for the end of a container, perhaps after killing it. Returns the exit code that a
+    /// client prints.
+    fn end(&self, name: &str, kills: bool) -> Option<String>;
 
     /// Ends and removes containers.
     fn remove(&self, names: &[&str]);
@@ -63,6 +66,10 @@ pub(crate) trait Tested: Sized {
     fn nothing_is_left(&self) {
         self.no_container_is_left();
         assert_eq!(self.admin(&["status"])["failures"], json!([]));
+    }
+
+    fn config(&self) -> PathBuf {
+        self.path(Self::CONFIG)
     }
 
     fn socket(&self) -> PathBuf {
@@ -93,17 +100,6 @@ pub(crate) trait Tested: Sized {
         let folders = ["/usr", "/lib", "/lib64", folder, dir];
         let args = [program, "--id", id, "--socket", socket];
         self.run(&Wanted { name, folders: &folders, args: &args, ..Wanted::default() }).unwrap();
-    }
-
-    /// The memory limit, CPU shares, CPU quota and pids limit in a container's cgroup.
-    fn limits(&self, id: &str) -> [String; 4] {
-        [
-            ("memory", "memory.limit_in_bytes"),
-            ("cpu", "cpu.shares"),
-            ("cpu", "cpu.cfs_quota_us"),
-            ("pids", "pids.max"),
-        ]
-        .map(|file| cgroup::read(self.cgroup().trim_start_matches('/'), (Self::SCOPE, id), file))
     }
 }
 
@@ -161,7 +157,7 @@ fn is_lacking(why: &str) {
 
 /// Tests of one engine: the topics with their claims, some with the reason why the engine lacks it.
 macro_rules! engine {
-    ($engine:ident: $tested:ty { $($topic:ident: $($claim:ident $(= $why:expr)?),+;)+ }) => {
+    ($engine:ident: $tested:ty { $($topic:ident: $($claim:ident $(= $why:ident)?),+;)+ }) => {
         mod $engine {
             $(mod $topic {
                 $(#[test]
@@ -173,7 +169,9 @@ macro_rules! engine {
         }
     };
     (@run $tested:ty, $topic:ident, $claim:ident) => { crate::suite::$topic::$claim::<$tested>() };
-    (@run $tested:ty, $topic:ident, $claim:ident, $why:expr) => { crate::suite::is_lacking($why) };
+    (@run $tested:ty, $topic:ident, $claim:ident, $why:ident) => {
+        crate::suite::is_lacking(crate::suite::$why)
+    };
 }
 
 const NO_SECOND_START: &str = "the CRI starts no container twice";
@@ -184,48 +182,42 @@ const OF_THE_CRI: &str = "CRI-O receives the calls of the CRI that containerd re
 engine! { containerd: crate::containerd::tested::Pods {
     origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin;
     later: a_later_process_has_the_plugins_values,
-        an_exec_has_the_plugins_values_unless_it_sets_its_own = crate::suite::NO_VARIABLES,
-        a_restart_without_the_plugin_leaves_the_engines_values = crate::suite::NO_SECOND_START;
+        an_exec_has_the_plugins_values_unless_it_sets_its_own = NO_VARIABLES,
+        a_restart_without_the_plugin_leaves_the_engines_values = NO_SECOND_START;
     promised: a_container_with_the_device_needs_the_plugin;
     injected: a_container_has_injections_and_exec_rules;
-    updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones = crate::suite::ANOTHER,
-        an_update_refused_by_a_plugin_changes_nothing = crate::suite::ANOTHER,
-        a_plugins_response_overrides_an_update = crate::suite::ANOTHER,
-        a_plugins_own_update_outlives_the_engines_next_one = crate::suite::ANOTHER,
-        a_restart_lets_the_plugin_set_its_values_again = crate::suite::NO_SECOND_START;
+    exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
+    updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones = ANOTHER,
+        an_update_refused_by_a_plugin_changes_nothing = ANOTHER,
+        a_plugins_response_overrides_an_update = ANOTHER,
+        a_plugins_own_update_outlives_the_engines_next_one = ANOTHER,
+        a_restart_lets_the_plugin_set_its_values_again = NO_SECOND_START;
 } }
 
 engine! { crio: crate::crio::tested::Pods {
-    origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin = crate::suite::OF_THE_CRI;
-    later: a_later_process_has_the_plugins_values = crate::suite::OF_THE_CRI;
+    origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin = OF_THE_CRI;
+    later: a_later_process_has_the_plugins_values = OF_THE_CRI;
     promised: a_container_with_the_device_needs_the_plugin;
-    injected: a_container_has_injections_and_exec_rules = crate::suite::OF_THE_CRI;
+    injected: a_container_has_injections_and_exec_rules = OF_THE_CRI;
+    exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
 } }
 
-engine! { docker: crate::docker::engine::Docker {
-    origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin;
-    later: a_later_process_has_the_plugins_values,
-        an_exec_has_the_plugins_values_unless_it_sets_its_own,
-        a_restart_without_the_plugin_leaves_the_engines_values;
-    promised: a_container_with_the_device_needs_the_plugin;
-    injected: a_container_has_injections_and_exec_rules;
-    updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones,
-        an_update_refused_by_a_plugin_changes_nothing,
-        a_plugins_response_overrides_an_update,
-        a_plugins_own_update_outlives_the_engines_next_one,
-        a_restart_lets_the_plugin_set_its_values_again;
-} }
+/// Engines that their own clients control have all claims.
+macro_rules! clients {
+    ($($engine:ident: $tested:ty),+) => { $(engine! { $engine: $tested {
+        origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin;
+        later: a_later_process_has_the_plugins_values,
+            an_exec_has_the_plugins_values_unless_it_sets_its_own,
+            a_restart_without_the_plugin_leaves_the_engines_values;
+        promised: a_container_with_the_device_needs_the_plugin;
+        injected: a_container_has_injections_and_exec_rules;
+        exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
+        updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones,
+            an_update_refused_by_a_plugin_changes_nothing,
+            a_plugins_response_overrides_an_update,
+            a_plugins_own_update_outlives_the_engines_next_one,
+            a_restart_lets_the_plugin_set_its_values_again;
+    } })+ };
+}
 
-engine! { podman: test_support::podman::PodmanHost {
-    origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin;
-    later: a_later_process_has_the_plugins_values,
-        an_exec_has_the_plugins_values_unless_it_sets_its_own,
-        a_restart_without_the_plugin_leaves_the_engines_values;
-    promised: a_container_with_the_device_needs_the_plugin;
-    injected: a_container_has_injections_and_exec_rules;
-    updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones,
-        an_update_refused_by_a_plugin_changes_nothing,
-        a_plugins_response_overrides_an_update,
-        a_plugins_own_update_outlives_the_engines_next_one,
-        a_restart_lets_the_plugin_set_its_values_again;
-} }
+clients! { docker: crate::docker::engine::Docker, podman: test_support::podman::PodmanHost }

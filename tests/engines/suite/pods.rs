@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::generated::{ContainerConfig, CreateContainerRequest, KeyValue, Mount};
 use test_support::cri::{self, Cri};
@@ -13,7 +15,7 @@ use tokio::runtime::Runtime;
 use super::{Call, Printed, Wanted};
 
 pub(crate) struct CriPods {
-    pub(crate) runtime: Runtime,
+    runtime: Runtime,
     socket: PathBuf,
     cgroup: String,
     handler: &'static str,
@@ -75,6 +77,19 @@ impl CriPods {
 
     pub(crate) fn id(&self, name: &str) -> String {
         self.ids.borrow()[name].1.clone().unwrap()
+    }
+
+    /// Kills a container's process; the claim waits for the event of its end.
+    pub(crate) fn end(&self, name: &str, kills: bool) -> Option<String> {
+        if kills {
+            let info = self.runtime.block_on(async {
+                let mut client = Cri::new(cri::connect(self.socket.clone()).await);
+                cri::info(&mut client, &self.id(name)).await
+            });
+            let pid = i32::try_from(info["pid"].as_i64().unwrap()).unwrap();
+            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+        }
+        None
     }
 
     /// Runs words by ExecSync.

@@ -8,7 +8,7 @@ use test_support::scripted_plugin::{ReceivedRequests, listening};
 use test_support::{LIFE, Script, cgroup, has_received};
 
 use super::client::Client;
-use super::{Tested, Wanted, exec};
+use super::{Wanted, exec};
 
 const MIB: i64 = 1 << 20;
 
@@ -33,7 +33,7 @@ fn recorded_memory(host: &impl Client) -> i64 {
 
 /// Checks the cgroups: MiB of memory, shares, quota, pids.
 #[track_caller]
-fn assert_limits(host: &impl Tested, id: &str, [memory, shares, quota, pids]: [i64; 4]) {
+fn assert_limits(host: &impl Client, id: &str, [memory, shares, quota, pids]: [i64; 4]) {
     let quota =
         if quota == UNLIMITED && cgroup::is_v2() { "max".into() } else { quota.to_string() };
     let wanted = [(memory * MIB).to_string(), shares.to_string(), quota, pids.to_string()];

@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use test_support::cri::generated::CdiDevice;
 use test_support::{Started, tools};
@@ -26,6 +28,15 @@ impl Pods {
         let (socket, cgroup) = (engine.path("containerd.sock"), engine.cgroup().to_owned());
         let (daemon, programs) = (Some(engine.start_daemon()), programs.to_owned());
         Self { daemon, pods: CriPods::new(runtime(), socket, cgroup, ""), engine, programs }
+    }
+}
+
+impl Drop for Pods {
+    /// Ends a daemon that a wrapper has started.
+    fn drop(&mut self) {
+        if let Some(pid) = self.admin(&["status"])["pid"].as_i64().filter(|pid| *pid > 1) {
+            let _gone = kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL);
+        }
     }
 }
 

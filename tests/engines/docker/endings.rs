@@ -96,36 +96,6 @@ fn each_restart_by_docker_is_a_separate_lifecycle() {
 }
 
 #[test]
-fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
-    let Some(docker) = Docker::new() else { return };
-    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let seen = docker.host.plugin("90", "guard", guard);
-    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/sleep", "1000"];
-    let output = docker.call(&run);
-    assert!(!output.status.success());
-    let printed = String::from_utf8(output.stderr.clone()).unwrap();
-    let line = reason(&output);
-    for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
-        assert!(line.contains(word), "{word} is not in: {printed}");
-    }
-    // 125 is Docker's code for a failed create; a program that is missing in the image has another
-    // one.
-    assert_eq!(output.status.code(), Some(125), "{printed}");
-    assert_eq!(docker.inspect("web")["State"]["Status"], "created");
-    wait_until("the undoing is reported", || has_received(&seen, "RemovePodSandbox web"));
-    let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(events(&seen, "web"), [&undone[..], &LIFE[7..]].concat());
-    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
-
-    // A second start of the same container fails again; another runtime accepts it.
-    let again = docker.call(&["start", "web"]);
-    assert!(text(&again).contains("90-guard"), "{}", text(&again));
-    docker.output_of(&["rm", "web"]);
-    docker.output_of(&["run", "--rm", "--runtime=runc", IMAGE, "/bin/true"]);
-    docker.no_container_is_left();
-}
-
-#[test]
 fn a_create_of_a_missing_program_is_undone_and_reported() {
     let Some(docker) = Docker::new() else { return };
     let seen = docker.host.plugin("10", "witness", Script::default());

@@ -322,21 +322,6 @@ impl Docker {
         self.host.read(&format!("{tasks}/{id}/{file}"))
     }
 
-    /// The limits in the cgroups of a container, by the names of v1.
-    pub(super) fn limits(&self, id: &str) -> Limits {
-        let cgroup = self.cgroup();
-        let read = |controller: &str, file: &str| {
-            let parent = cgroup.trim_start_matches('/');
-            cgroup::read(parent, ("docker", id), (controller, file)).parse().ok()
-        };
-        Limits {
-            shares: read("cpu", "cpu.shares"),
-            quota: read("cpu", "cpu.cfs_quota_us"),
-            memory: read("memory", "memory.limit_in_bytes"),
-            pids: read("pids", "pids.max"),
-        }
-    }
-
     /// Checks that no part knows of any container, and that no file of one is left.
     #[track_caller]
     pub(super) fn nothing_is_left(&self) {
@@ -391,15 +376,6 @@ impl Docker {
         let env = "ENV FROM=image";
         self.output_of(&["import", "--change", env, "--change", "LABEL vendor=us", &tar, IMAGE]);
     }
-}
-
-/// The limits in the cgroups of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limits {
-    pub(super) shares: Option<i64>,
-    pub(super) quota: Option<i64>,
-    pub(super) memory: Option<i64>,
-    pub(super) pids: Option<i64>,
 }
 
 /// Both streams, for assertion messages.

@@ -149,26 +149,6 @@ fn sorted(list: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn a_refused_create_names_plugin_and_reason_and_leaves_nothing() {
-    let Some(host) = installed("") else { return };
-    let refuses = Script { refuses: Some("not signed"), ..Script::default() };
-    let received = host.plugin("90", "guard", refuses);
-    let cgroup = host.cgroup();
-    let words = super::run_words(&cgroup, "web", &["--detach", "--annotation=a=b"]);
-    host.bad(&words, &["90-guard", "not signed"]);
-    host.wait_until_no_pods();
-    let wanted = ["CreateContainer", "StopContainer", "RemoveContainer"];
-    let events = super::events_of(&received, "web");
-    let of_container: Vec<&String> = events.iter().filter(|e| !e.contains("Pod")).collect();
-    assert_eq!(of_container, wanted);
-    // Podman keeps a container that it could not start, and can remove it.
-    let known = host.good(&["ps", "--all", "--format", "{{.Names}} {{.State}}"]);
-    assert_eq!(known.to_lowercase(), "web created", "in another case from Podman 5 on");
-    host.good(&["rm", "web"]);
-    assert_eq!(host.good(&["ps", "--all", "--quiet"]), "");
-}
-
-#[test]
 fn a_podman_pod_has_namespace_process_and_addresses() {
     let Some(hooks) = gives_address("192.0.2.7") else { return };
     let Some(host) = installed("") else { return };

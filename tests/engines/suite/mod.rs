@@ -9,6 +9,7 @@ mod later;
 mod origin;
 pub(crate) mod pods;
 mod promised;
+mod refused;
 mod updates;
 
 use std::path::PathBuf;
@@ -186,6 +187,7 @@ engine! { containerd: crate::containerd::tested::Pods {
         a_restart_without_the_plugin_leaves_the_engines_values = NO_SECOND_START;
     promised: a_container_with_the_device_needs_the_plugin;
     injected: a_container_has_injections_and_exec_rules;
+    refused: a_refused_create_names_the_plugin_and_leaves_nothing;
     exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
     updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones = ANOTHER,
         an_update_refused_by_a_plugin_changes_nothing = ANOTHER,
@@ -199,6 +201,7 @@ engine! { crio: crate::crio::tested::Pods {
     later: a_later_process_has_the_plugins_values = OF_THE_CRI;
     promised: a_container_with_the_device_needs_the_plugin;
     injected: a_container_has_injections_and_exec_rules = OF_THE_CRI;
+    refused: a_refused_create_names_the_plugin_and_leaves_nothing;
     exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
 } }
 
@@ -211,7 +214,9 @@ macro_rules! clients {
             a_restart_without_the_plugin_leaves_the_engines_values;
         promised: a_container_with_the_device_needs_the_plugin;
         injected: a_container_has_injections_and_exec_rules;
-        exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
+        refused: a_refused_create_names_the_plugin_and_leaves_nothing,
+            a_refused_container_stays_created_and_is_refused_again;
+    exits: without_kernel_exit_codes_the_engine_reports_all_twenty;
         updates: an_engines_update_wins_for_new_values_and_keeps_owned_ones,
             an_update_refused_by_a_plugin_changes_nothing,
             a_plugins_response_overrides_an_update,

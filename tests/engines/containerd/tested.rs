@@ -120,7 +120,7 @@ impl Tested for Pods {
         ctr(&self.engine, &words);
     }
 
-    fn end(&self, name: &str, kills: bool) -> Option<String> {
+    fn end(&self, name: &str, kills: bool) -> String {
         self.pods.end(name, kills)
     }
 

@@ -67,7 +67,7 @@ impl Tested for Pods {
         self.pods.exec(name, call)
     }
 
-    fn end(&self, name: &str, kills: bool) -> Option<String> {
+    fn end(&self, name: &str, kills: bool) -> String {
         self.pods.end(name, kills)
     }
 

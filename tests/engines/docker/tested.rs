@@ -48,7 +48,7 @@ impl Tested for Docker {
         client::exec(self, name, call)
     }
 
-    fn end(&self, name: &str, kills: bool) -> Option<String> {
+    fn end(&self, name: &str, kills: bool) -> String {
         client::end(self, name, kills)
     }
 

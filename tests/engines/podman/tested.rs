@@ -58,7 +58,7 @@ impl Tested for PodmanHost {
         client::exec(self, name, call)
     }
 
-    fn end(&self, name: &str, kills: bool) -> Option<String> {
+    fn end(&self, name: &str, kills: bool) -> String {
         client::end(self, name, kills)
     }
 

@@ -74,9 +74,9 @@ pub(crate) fn exec(host: &impl Client, name: &str, call: &Call<'_>) -> Printed {
     printed(&host.call(&[&["exec"], terminal, call.options, &[name], call.words].concat()))
 }
 
-pub(crate) fn end(host: &impl Client, name: &str, kills: bool) -> Option<String> {
+pub(crate) fn end(host: &impl Client, name: &str, kills: bool) -> String {
     if kills {
         host.good(&["kill", name]);
     }
-    Some(host.good(&["wait", name]))
+    host.good(&["wait", name])
 }

@@ -20,8 +20,7 @@ pub(super) fn without_kernel_exit_codes_the_engine_reports_all_twenty<E: Tested>
         let (name, command) = (&exits::name(number), &exit.command());
         let (options, args) = (&["--memory=32m", "--memory-swap=32m"], &["/bin/sh", "-c", command]);
         host.run(&Wanted { name, options, args, ..Wanted::default() }).unwrap();
-        let code = host.end(name, *exit == Exit::Killed);
-        assert!(code.is_none_or(|code| code == exit.code().to_string()), "{exit:?}");
+        assert_eq!(host.end(name, *exit == Exit::Killed), exit.code().to_string(), "{exit:?}");
         host.wait_until("its end is reported", || received.count("StopContainer") > number);
         host.remove(&[name]);
     }

@@ -51,9 +51,8 @@ pub(crate) trait Tested: Sized {
     fn run(&self, wanted: &Wanted<'_>) -> Result<String, String>;
     fn exec(&self, name: &str, call: &Call<'_>) -> Printed;
 
-    /// Waits for the end of a container, perhaps after killing it. Returns the exit code that a
-    /// client prints.
-    fn end(&self, name: &str, kills: bool) -> Option<String>;
+    /// Waits for the end of a container, perhaps after killing it; returns the engine's exit code.
+    fn end(&self, name: &str, kills: bool) -> String;
 
     /// Ends and removes containers.
     fn remove(&self, names: &[&str]);

@@ -4,11 +4,15 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use test_support::cri::exec_sync::exec_sync;
-use test_support::cri::generated::{ContainerConfig, CreateContainerRequest, KeyValue, Mount};
+use test_support::cri::generated::{
+    ContainerConfig, ContainerState, ContainerStatusRequest, CreateContainerRequest, KeyValue,
+    Mount,
+};
 use test_support::cri::{self, Cri};
 use tokio::runtime::Runtime;
 
@@ -79,17 +83,28 @@ impl CriPods {
         self.ids.borrow()[name].1.clone().unwrap()
     }
 
-    /// Kills a container's process; the claim waits for the event of its end.
-    pub(crate) fn end(&self, name: &str, kills: bool) -> Option<String> {
-        if kills {
-            let info = self.runtime.block_on(async {
-                let mut client = Cri::new(cri::connect(self.socket.clone()).await);
-                cri::info(&mut client, &self.id(name)).await
-            });
-            let pid = i32::try_from(info["pid"].as_i64().unwrap()).unwrap();
-            kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
-        }
-        None
+    /// Waits until the engine knows of the end of a container, perhaps after killing its process;
+    /// returns the exit code.
+    pub(crate) fn end(&self, name: &str, kills: bool) -> String {
+        let container_id = self.id(name);
+        let ended = async {
+            let mut client = Cri::new(cri::connect(self.socket.clone()).await);
+            if kills {
+                let pid = cri::info(&mut client, &container_id).await["pid"].as_i64().unwrap();
+                kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+            }
+            let request = ContainerStatusRequest { container_id, verbose: false };
+            loop {
+                let response = client.container_status(request.clone()).await.unwrap();
+                let status = response.into_inner().status.unwrap();
+                if status.state() == ContainerState::ContainerExited {
+                    return status.exit_code.to_string();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let patient = async { tokio::time::timeout(test_support::PATIENCE, ended).await };
+        self.runtime.block_on(patient).unwrap()
     }
 
     /// Runs words by ExecSync.

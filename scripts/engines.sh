@@ -65,7 +65,7 @@ for name in "$@"; do
             tests=
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.4.2/* "$of_engine/bin/" ;;
-        podman-*) tests='a_ rootless::a_users_plugin crun:: installs:: described:: updates:: pods:: later:: injected:: promised:: refused:: origin:: ends::a_podman_restart ends::a_container_that_exits exits::' ;;
+        podman-*) tests='a_ adjusted:: rootless::a_users_plugin crun:: installs:: described:: updates:: pods:: later:: injected:: promised:: refused:: origin:: ends::a_container_that_exits exits::' ;;
         *) tests= ;;
         esac
         begun=$(date +%s)
@@ -80,7 +80,7 @@ for name in "$@"; do
     podman-6.*)
         # Podman 6 refuses cgroup v1. The guest has v2, and takes a quarter of an hour.
         if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
-            tests='a_ builds:: crun:: ends:: exits:: injected:: installs:: labels:: later:: origin:: pods:: promised:: refused:: described:: updates::'
+            tests='a_ adjusted:: builds:: crun:: ends:: exits:: injected:: installs:: labels:: later:: origin:: pods:: promised:: refused:: described:: updates::'
             why='which need a cgroup that systemd delegates to a user'
             in_guest "$name" || failed="$failed $name"
             continue

@@ -76,6 +76,10 @@ impl Client for Docker {
         self.cgroup()
     }
 
+    fn annotations(&self, id: &str) -> Value {
+        self.document(id)["annotations"].take()
+    }
+
     fn run_words(&self) -> Vec<String> {
         ["run", "--detach", "--runtime=nri-runc"].map(str::to_owned).to_vec()
     }

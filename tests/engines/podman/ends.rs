@@ -5,7 +5,6 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use test_support::adjustments::sets;
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
@@ -97,20 +96,6 @@ fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
     assert_eq!(missing.status.code(), Some(127), "Podman still reads what runc says");
     host.wait_until_no_pods();
     assert_eq!(*seen.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
-}
-
-#[test]
-fn a_podman_restart_is_adjusted_again_under_the_same_id() {
-    let Some(host) = installed("") else { return };
-    let seen = host.plugin("10", "changes", sets("HELLO", "there"));
-    let id = run(&host, "web", &[], &[]);
-    host.good(&["restart", "--time", "0", "web"]);
-    assert_eq!(inspect(&host, "web")["Id"], id);
-    let environ = host.good(&["exec", "web", "cat", "/proc/1/environ"]);
-    assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
-    host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.wait_until_no_pods();
-    assert_eq!(*seen.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
 /// Checks a container whose exit was not recorded: Podman fails once or not at all, and then drops

@@ -81,6 +81,11 @@ impl Client for PodmanHost {
         self.cgroup()
     }
 
+    fn annotations(&self, id: &str) -> Value {
+        let state = self.call(&self.tool("runc"), &["state", id]).stdout;
+        serde_json::from_slice::<Value>(&state).unwrap()["annotations"].take()
+    }
+
     fn run_words(&self) -> Vec<String> {
         let cgroup = format!("--cgroup-parent={}", self.cgroup());
         let words = ["--runtime", "nri-runc", "run", "--detach", "--network", "none", &cgroup];

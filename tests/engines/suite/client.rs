@@ -25,6 +25,9 @@ pub(crate) trait Client: Tested {
     /// The cgroup of its containers.
     fn parent(&self) -> String;
 
+    /// The annotations that the runtime received.
+    fn annotations(&self, id: &str) -> Value;
+
     /// The words before the options of `run --detach` through nri-runc.
     fn run_words(&self) -> Vec<String>;
 

@@ -2,6 +2,7 @@
 //! Claims that hold on several engines, each written once. The tables below give each engine a test for each claim,
 //! `suite::ENGINE::TOPIC::CLAIM`; if the engine lacks what the claim needs, that test prints why.
 
+mod adjusted;
 pub(crate) mod client;
 mod exits;
 mod injected;
@@ -207,6 +208,7 @@ engine! { crio: crate::crio::tested::Pods {
 /// Engines that their own clients control have all claims.
 macro_rules! clients {
     ($($engine:ident: $tested:ty),+) => { $(engine! { $engine: $tested {
+        adjusted: a_container_is_adjusted_and_the_engine_works_as_before;
         origin: a_container_that_is_not_the_named_pod_cannot_be_that_plugin;
         later: a_later_process_has_the_plugins_values,
             an_exec_has_the_plugins_values_unless_it_sets_its_own,

@@ -15,9 +15,12 @@ const MIB: i64 = 1 << 20;
 /// No limit of the CPU quota, by the value of [`limits`].
 const UNLIMITED: i64 = -1;
 
-/// A plugin that owns CPU shares and the pids limit.
+/// A plugin that owns CPU shares, the pids limit and a variable.
 fn owns_half() -> Script {
-    Adjustment::new().resources(Resources::new().cpu_shares(300).pids_limit(77)).into()
+    Adjustment::new()
+        .env("HELLO", "there")
+        .resources(Resources::new().cpu_shares(300).pids_limit(77))
+        .into()
 }
 
 /// Runs a container for which the engine sets more limits than the plugin owns.
@@ -188,6 +191,9 @@ pub(super) fn a_restart_lets_the_plugin_set_its_values_again<E: Client>() {
     let memory = recorded_memory(&host);
     assert!(memory == 48 || !E::RECORDS_REQUESTS, "{memory} MiB");
     assert_limits(&host, &id, [memory, 300, UNLIMITED, 77]);
+    let environ = exec(&host, &["/bin/cat", "/proc/1/environ"]).text;
+    assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
+    assert_eq!(host.inspect("web")["Id"], id);
     let creates = requests(&seen, "CreateContainer");
     let ids: Vec<_> = creates.iter().map(|create| &create["container"]["id"]).collect();
     assert_eq!(ids, [&id, &id]);

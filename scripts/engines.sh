@@ -52,20 +52,20 @@ for name in "$@"; do
         why='which need what the guest lacks, compare with records of v1, ask nothing of the driver or were not tried there'
         case $name in
         # Without the test of a containerd that has no configured runtimes: it would use the cgroupfs driver.
-        containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: later:: adopted:: origin:: ctr:: samples::' ;;
-        containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::later_processes later::a_cdi adopted:: ctr:: samples::' ;;
+        containerd-2.4.*) tests='a_ installed::a_containerd_handler exits:: injected:: promised:: refused:: later:: adopted:: origin:: ctr:: samples::' ;;
+        containerd-*) tests='a_ installed::a_containerd_handler exits:: injected:: later::a_later_process later::a_cdi refused:: adopted:: ctr:: samples::' ;;
         # Without the comparison with its own NRI, which needs exit codes earlier than the guest has them.
-        crio-*) tests='life:: promised:: registration:: exits:: template::' ;;
+        crio-*) tests='life:: promised:: refused:: registration:: exits:: template::' ;;
         docker-*)
             # Docker needs a containerd of the same age, which the guest runs as a service. rootlesskit is not there.
-            tests='adjusted:: endings:: injected:: later:: origin:: promised:: registration:: described:: updates::'
+            tests='adjusted:: endings:: exits:: injected:: later:: origin:: promised:: refused:: registration:: described:: updates::'
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.2.9/* "$of_engine/bin/" ;;
         kubelet-*)
             tests=
             rm "$of_engine"/bin/containerd* "$of_engine/bin/ctr"
             cp "$newer"/containerd-2.4.2/* "$of_engine/bin/" ;;
-        podman-*) tests='a_ rootless::a_users_plugin crun:: installs:: described:: updates:: pods:: later:: injected:: promised:: origin:: ends::a_podman_restart ends::a_container_that_exits ends::without_the' ;;
+        podman-*) tests='a_ adjusted:: rootless::a_users_plugin crun:: installs:: described:: updates:: pods:: later:: injected:: promised:: refused:: origin:: ends::a_container_that_exits exits::' ;;
         *) tests= ;;
         esac
         begun=$(date +%s)
@@ -80,7 +80,7 @@ for name in "$@"; do
     podman-6.*)
         # Podman 6 refuses cgroup v1. The guest has v2, and takes a quarter of an hour.
         if [ ! -e /sys/fs/cgroup/cgroup.controllers ]; then
-            tests='a_ builds:: crun:: ends:: injected:: installs:: labels:: later:: origin:: pods:: promised:: described:: updates::'
+            tests='a_ adjusted:: builds:: crun:: ends:: exits:: injected:: installs:: labels:: later:: origin:: pods:: promised:: refused:: described:: updates::'
             why='which need a cgroup that systemd delegates to a user'
             in_guest "$name" || failed="$failed $name"
             continue

@@ -538,7 +538,9 @@ fn is_proof(word: &str, code: &str) -> bool {
         return true;
     }
     let is_test = is_name && word.matches('_').count() >= 3;
-    assert!(!is_test || code.contains(&format!("fn {word}(")), "no test is named {word}");
+    // A claim of the suite over engines is generic; without a test in its tables it is dead code.
+    let is_there = |next: &str| code.contains(&format!("fn {word}{next}"));
+    assert!(!is_test || is_there("(") || is_there("<E: "), "no test is named {word}");
     is_test
 }
 

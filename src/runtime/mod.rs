@@ -2,7 +2,8 @@
 //! Finds and executes the real runtime.
 //!
 //! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` is used
-//! that is executable, not writable by all users, and not nri-runc. The runtime inherits unchanged
+//! that is executable, not writable by all users, and not nri-runc. A name is looked up in PATH, then in
+//! `STANDARD_PATH`, last in CRI-O's folder. The runtime inherits unchanged
 //! descriptors, environment, signal mask and dispositions, and working directory. A child is started
 //! only for a short answer, such as a runtime's version and features (`features.rs`, `bounded.rs`),
 //! and never by the wrapper.

@@ -12,4 +12,5 @@ mod hooks;
 mod interop;
 mod podman;
 mod real_runc;
+mod suite;
 mod template;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Puts the program and the configuration on the node, and makes the node's running daemon use both by a
-//! re-execution or a reload, so that plugins stay connected.
+//! re-execution or a reload, so that plugins stay connected. Refuses to replace a file that `node` did not write.
 
 use std::path::Path;
 

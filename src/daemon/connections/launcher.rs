@@ -2,7 +2,8 @@
 //! Keeps the pre-installed plugins running: checks their folders after each event and every ten seconds, or waits until
 //! the folder exists; starts new plugins, stops removed ones, and restarts changed ones (D14) and exited ones, with
 //! growing pauses until they run steadily. A changed plugin's new process runs beside the old process, which is ended
-//! once the new one has replaced it in the chain (D41). This module decides nothing about containers.
+//! once the new one has replaced it in the chain (D41). `socket.rs` starts this once the daemon is in charge of
+//! plugins. This module decides nothing about containers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;

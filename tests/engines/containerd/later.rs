@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that containerd starts later, and plugins that need a pod's network namespace at its
-//! stop.
+//! The group of a CDI device in a process that containerd starts later, and plugins that need a
+//! pod's network namespace at its stop.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-use nri_plugin::Adjustment;
 use protobuf::MessageDyn;
-use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device, just_so_many_files};
+use test_support::adjustments::{LOOK_AT_CLOSED_DEVICE, closed_device};
 use test_support::cri::exec_sync::exec_sync;
 use test_support::cri::{self, container, end_container, end_pod, pods, start};
 use test_support::{Script, scripted_plugin, tools};
@@ -17,74 +16,12 @@ use super::config::{self, Passes, Wanted};
 use super::host::{self, Engine, Parts};
 use super::{create, run_pod};
 
-/// Prints every value that a plugin can set, one per line.
-const LOOK: &str = "echo hello=$HELLO from=$FROM gone=$GONE; ulimit -Sn; ulimit -Hn; \
-                    cat /proc/self/oom_score_adj";
-
 fn connected(engine: &Engine, script: Script) -> Arc<Mutex<Vec<String>>> {
     let received = scripted_plugin::connect(engine.path("nri.sock"), "10", "later", script);
     engine.wait_until("the plugin is synchronized", || {
         engine.admin(&["plugins"])[0]["state"] == "synchronized"
     });
     received
-}
-
-/// Sets a variable, changes one, removes one; sets limits and the score.
-fn changing() -> Script {
-    let adjustment = Adjustment::new().env("HELLO", "there").env("FROM", "plugin");
-    just_so_many_files(adjustment.remove_env("GONE").oom_score_adj(950)).into()
-}
-
-/// Runs the script by `ctr tasks exec` on a separate terminal.
-fn on_a_terminal(engine: &Engine, tools: &Path, id: &str) -> String {
-    let ctr = format!(
-        "{}/ctr --address {} --namespace k8s.io tasks exec --tty --exec-id t1 {id} /bin/sh -c '{LOOK}'",
-        tools.display(),
-        engine.path("containerd.sock").display()
-    );
-    let mut script = Command::new("script");
-    script.args(["--quiet", "--return", "--command", &ctr, "/dev/null"]).stdin(Stdio::null());
-    let output = script.output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).replace('\r', "")
-}
-
-#[tokio::test]
-async fn later_processes_on_containerd_have_the_plugins_values() {
-    let Some(tools) = host::tools() else { return };
-    let engine = Engine::start(&tools);
-    let mut daemon = engine.start_daemon();
-    let _plugin = connected(&engine, changing());
-    let mut cri = engine.client().await;
-    let pod_id = run_pod(&engine, &mut cri, "web").await;
-    let mut config = container("app", &["/bin/sleep", "1000"]);
-    config.envs.push(super::messages::KeyValue { key: "GONE".into(), value: "not yet".into() });
-    let app = create(&engine, &mut cri, &pod_id, "web", config).await;
-    start(&mut cri, &app).await.unwrap();
-    let wanted = "hello=there from=plugin gone=\n321\n321\n950\n";
-    let words = ["/bin/sh", "-c", LOOK];
-    for is_away in [false, true] {
-        if is_away {
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
-        }
-        let channel = engine.containerd.channel().await;
-        let printed = exec_sync(channel, &app, &words).await.unwrap();
-        assert_eq!(String::from_utf8_lossy(&printed.stdout), wanted, "{}", engine.log_tail());
-        // The output also has text of the terminal and of ctr.
-        let printed = on_a_terminal(&engine, &tools, &app);
-        let has = |line: &str| printed.lines().any(|printed| printed.ends_with(line));
-        assert!(wanted.lines().all(has), "{printed}\n{}", engine.log_tail());
-    }
-    // A failing probe has its own exit code, and a missing program its own message.
-    let channel = engine.containerd.channel().await;
-    let printed = exec_sync(channel.clone(), &app, &["/bin/sh", "-c", "exit 3"]).await.unwrap();
-    assert_eq!(printed.exit_code, 3);
-    let error = exec_sync(channel, &app, &["/bin/nothing"]).await.unwrap_err().to_string();
-    assert!(error.contains("no such file or directory"), "{error}");
-    let _daemon = engine.start_daemon();
-    end_container(&mut cri, &app).await;
-    end_pod(&mut cri, &pod_id).await;
 }
 
 #[tokio::test]

@@ -8,23 +8,20 @@ mod config;
 mod critest;
 mod ctr;
 mod effect;
-mod exits;
 mod go;
 mod host;
-mod injected;
 mod installed;
 mod kubelet;
 mod later;
 mod live;
 mod metrics;
 mod nerdctl;
-mod origin;
 mod own_nri;
-mod promised;
 mod rendered;
 mod samples;
 mod stories;
 mod template;
+pub(crate) mod tested;
 mod verbs;
 
 use std::sync::{Arc, Mutex};
@@ -185,42 +182,4 @@ fn an_exit_is_reported_once_and_promptly(engine: &Engine, received: &Arc<Mutex<V
     // The plugin receives it within 100 ms on an idle machine; a polling daemon would need its
     // minute.
     assert!(ended.elapsed() < Duration::from_secs(50), "{:?}", ended.elapsed());
-}
-
-#[tokio::test]
-async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
-    let Some(tools) = host::tools() else { return };
-    let engine = Engine::start(&tools);
-    let mut daemon = engine.start_daemon();
-    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let received =
-        test_support::scripted_plugin::connect(engine.path("nri.sock"), "90", "guard", guard);
-    engine.wait_until("the plugin is synchronized", || {
-        engine.admin(&["plugins"])[0]["state"] == "synchronized"
-    });
-    let mut cri = engine.client().await;
-    let pod_id = run_pod(&engine, &mut cri, "guarded").await;
-    let id =
-        create(&engine, &mut cri, &pod_id, "guarded", container("app", &["/bin/sleep", "1000"]))
-            .await;
-    let error = start(&mut cri, &id).await.unwrap_err().to_string();
-    for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
-        assert!(error.contains(word), "{word} is not in: {error}");
-    }
-    engine.wait_until("the undoing is reported", || has_received(&received, "RemoveContainer app"));
-    assert_eq!(engine.admin(&["pods"])[0]["containers"], serde_json::json!([]));
-    end_pod(&mut cri, &pod_id).await;
-    daemon.kill().unwrap();
-    daemon.wait().unwrap();
-
-    // Without the plugin (and its daemon) the next container works.
-    let pod_id = run_pod(&engine, &mut cri, "next").await;
-    let id =
-        create(&engine, &mut cri, &pod_id, "next", container("app", &["/bin/sleep", "1000"])).await;
-    start(&mut cri, &id).await.unwrap();
-    end_pod(&mut cri, &pod_id).await;
-    let pid = engine.admin(&["status"])["pid"].as_i64().unwrap_or(0);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
-    assert!(pid.as_raw() > 1, "the wrapper had started a daemon");
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
 }

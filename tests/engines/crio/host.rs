@@ -275,6 +275,13 @@ impl CrioHost {
         });
     }
 
+    /// Kills the daemon, and waits until it no longer responds.
+    pub(super) fn kill_daemon(&self) {
+        let pid = self.nri(&["status"]).unwrap()["pid"].as_i64().unwrap();
+        kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
+        self.wait_until("the daemon is gone", || self.nri(&["status"]).is_err());
+    }
+
     /// Starts the sample plugin of the quick start, which knows only the usual socket.
     pub(super) fn start_sample(&self) {
         let mut plugin = self.inside(&example("resource_defaults"));

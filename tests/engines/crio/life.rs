@@ -87,41 +87,13 @@ async fn is_adjusted_and_has_all_events(host: CrioHost, mut cri: Cri) {
 }
 
 #[tokio::test]
-async fn a_refusal_reaches_the_engine_and_leaves_nothing_behind() {
-    let Some((host, mut cri)) = registered().await else { return };
-    host.start_daemon();
-    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let received = host.plugin("90", "guard", guard);
-    let id = cri::run_pod_with(&mut cri, pod(&host, "guarded"), HANDLER).await;
-    let request = super::messages::CreateContainerRequest {
-        pod_sandbox_id: id.clone(),
-        config: Some(container("app", &["/bin/sleep", "1000"])),
-        sandbox_config: Some(pod(&host, "guarded")),
-    };
-    let error = cri.create_container(request).await.unwrap_err().to_string();
-    for word in ["90-guard", "image is not signed", "nri-runc: cannot create"] {
-        assert!(error.contains(word), "{word} is not in: {error}");
-    }
-    host.wait_until("the undoing is reported", || has_received(&received, "RemoveContainer app"));
-    let containers = || host.nri(&["pods"]).unwrap()[0]["containers"].clone();
-    host.wait_until("it is forgotten", || containers() == serde_json::json!([]));
-    cri::end_pod(&mut cri, &id).await;
-    host.wait_until("the pod's end is reported", || {
-        has_received(&received, "RemovePodSandbox guarded")
-    });
-}
-
-#[tokio::test]
 async fn restarts_of_crio_and_the_daemon_lose_no_event() {
     let Some((mut host, mut cri)) = registered().await else { return };
     host.start_daemon();
     let received = host.plugin("10", "adjust", adjusting(&host));
     let (pod_id, app) = run(&host, &mut cri, "web", HANDLER).await;
     let mut cri = host.restart().await;
-    let before = host.nri(&["status"]).unwrap()["pid"].as_i64().unwrap();
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(before).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-    host.wait_until("the daemon is gone", || host.nri(&["status"]).is_err());
+    host.kill_daemon();
     host.start_daemon();
     let again = host.plugin("10", "adjust", adjusting(&host));
     let known = host.nri(&["pods"]).unwrap();

@@ -3,13 +3,12 @@
 //! private host (`host.rs`). `make engines` builds that CRI-O; without it the tests are skipped.
 
 mod critest;
-mod exits;
 mod host;
 mod life;
 mod live;
-mod promised;
 mod registration;
 mod template;
+pub(crate) mod tested;
 
 use host::CrioHost;
 use test_support::cri::generated as messages;

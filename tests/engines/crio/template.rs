@@ -3,8 +3,6 @@
 
 use std::path::Path;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use test_support::cri::Cri;
 use test_support::{is_synchronized, template};
 
@@ -37,9 +35,7 @@ impl Node for Served {
     async fn restart(&mut self) -> Cri {
         self.host.stop();
         if self.is_ours {
-            let pid = self.host.nri(&["status"]).unwrap()["pid"].as_i64().unwrap();
-            kill(Pid::from_raw(i32::try_from(pid).unwrap()), Signal::SIGKILL).unwrap();
-            self.host.wait_until("the daemon is gone", || self.host.nri(&["status"]).is_err());
+            self.host.kill_daemon();
             self.host.start_daemon();
         }
         self.host.start().await

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use test_support::exits::{self, Exit, Received};
 use test_support::{Script, succeeds, wait_until};
 
 use super::engine::{Docker, IMAGE, reason, signal, text};
@@ -94,36 +93,6 @@ fn each_restart_by_docker_is_a_separate_lifecycle() {
     assert!(ids.iter().all(|create| create["container"]["id"] == id.as_str()), "{ids:?}");
     docker.output_of(&["rm", "web"]);
     docker.nothing_is_left();
-}
-
-#[test]
-fn a_refused_create_is_one_line_of_docker_and_leaves_nothing() {
-    let Some(docker) = Docker::new() else { return };
-    let guard = Script { refuses: Some("image is not signed"), ..Script::default() };
-    let seen = docker.host.plugin("90", "guard", guard);
-    let run = ["run", "--detach", "--runtime=nri-runc", "--name=web", IMAGE, "/bin/sleep", "1000"];
-    let output = docker.call(&run);
-    assert!(!output.status.success());
-    let printed = String::from_utf8(output.stderr.clone()).unwrap();
-    let line = reason(&output);
-    for word in ["nri-runc: cannot create", "90-guard", "image is not signed"] {
-        assert!(line.contains(word), "{word} is not in: {printed}");
-    }
-    // 125 is Docker's code for a failed create; a program that is missing in the image has another
-    // one.
-    assert_eq!(output.status.code(), Some(125), "{printed}");
-    assert_eq!(docker.inspect("web")["State"]["Status"], "created");
-    wait_until("the undoing is reported", || has_received(&seen, "RemovePodSandbox web"));
-    let undone = ["RunPodSandbox", "CreateContainer", "StopContainer", "RemoveContainer"];
-    assert_eq!(events(&seen, "web"), [&undone[..], &LIFE[7..]].concat());
-    wait_until("no pod is known", || docker.host.admin(&["pods"]) == json!([]));
-
-    // A second start of the same container fails again; another runtime accepts it.
-    let again = docker.call(&["start", "web"]);
-    assert!(text(&again).contains("90-guard"), "{}", text(&again));
-    docker.output_of(&["rm", "web"]);
-    docker.output_of(&["run", "--rm", "--runtime=runc", IMAGE, "/bin/true"]);
-    docker.no_container_is_left();
 }
 
 #[test]
@@ -263,32 +232,4 @@ fn a_container_that_docker_dropped_can_be_forgotten() {
     let root = docker.host.path("exec/runtime-runc/moby").display().to_string();
     std::os::unix::fs::symlink(&runc, &own).unwrap();
     succeeds(&docker.host.call(&["--root", &root, "delete", "--force", &id]));
-}
-
-#[test]
-fn without_kernel_exit_codes_containerd_reports_all_twenty() {
-    let Some(docker) = Docker::without_kernel_exits() else { return };
-    let received = Received::default();
-    let seen = docker.host.plugin("10", "codes", received.script());
-    let exits = exits::list();
-    for (number, exit) in exits.iter().enumerate() {
-        let name = exits::name(number);
-        if *exit == Exit::Killed {
-            docker.runs(&name, &[]);
-            docker.output_of(&["kill", &name]);
-        } else {
-            let run = ["run", "--runtime=nri-runc", "--name", &name, "--memory=32m"];
-            let command = ["--memory-swap=32m", IMAGE, "/bin/sh", "-c", &exit.command()];
-            let ended = docker.call(&[&run[..], &command].concat());
-            assert_eq!(ended.status.code(), i32::try_from(exit.code()).ok(), "{exit:?}");
-        }
-        wait_until("its removal is reported", || {
-            has_received(&seen, &format!("RemoveContainer {name}"))
-        });
-    }
-    received.compare(&exits);
-    for number in 0..exits.len() {
-        docker.output_of(&["rm", &exits::name(number)]);
-    }
-    docker.nothing_is_left();
 }

@@ -40,7 +40,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
   address = "DIR/containerd.sock.ttrpc"
 "#;
 
-pub(super) struct Docker {
+pub(crate) struct Docker {
     pub(super) host: TestHost,
     tools: PathBuf,
     pub(super) major_version: u32,
@@ -75,23 +75,12 @@ impl Docker {
         Some(docker.set_up())
     }
 
-    /// Starts Docker with a daemon that uses no exit codes of the kernel.
-    pub(super) fn without_kernel_exits() -> Option<Self> {
-        let docker = Self::before_install()?;
-        docker.begin_config("debug.kernel_exits = false");
-        Some(docker.set_up())
-    }
-
-    fn begin_config(&self, line: &str) {
-        let config = self.host.read("config.toml");
-        self.host.write("config.toml", &format!("{line}\n{config}"));
-    }
-
     fn set_up(mut self) -> Self {
         // Containers of other tests do not belong to this daemon, which searches for its own at its first
         // start.
         let none = self.host.path("no-roots").display().to_string();
-        self.begin_config(&format!("debug.runtime_roots = [\"{none}\"]"));
+        let config = self.host.read("config.toml");
+        self.host.write("config.toml", &format!("debug.runtime_roots = [\"{none}\"]\n{config}"));
         self.host.start_daemon();
         self.installs(&[]);
         self.start();
@@ -333,21 +322,6 @@ impl Docker {
         self.host.read(&format!("{tasks}/{id}/{file}"))
     }
 
-    /// The limits in the cgroups of a container, by the names of v1.
-    pub(super) fn limits(&self, id: &str) -> Limits {
-        let cgroup = self.cgroup();
-        let read = |controller: &str, file: &str| {
-            let parent = cgroup.trim_start_matches('/');
-            cgroup::read(parent, ("docker", id), (controller, file)).parse().ok()
-        };
-        Limits {
-            shares: read("cpu", "cpu.shares"),
-            quota: read("cpu", "cpu.cfs_quota_us"),
-            memory: read("memory", "memory.limit_in_bytes"),
-            pids: read("pids", "pids.max"),
-        }
-    }
-
     /// Checks that no part knows of any container, and that no file of one is left.
     #[track_caller]
     pub(super) fn nothing_is_left(&self) {
@@ -402,15 +376,6 @@ impl Docker {
         let env = "ENV FROM=image";
         self.output_of(&["import", "--change", env, "--change", "LABEL vendor=us", &tar, IMAGE]);
     }
-}
-
-/// The limits in the cgroups of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limits {
-    pub(super) shares: Option<i64>,
-    pub(super) quota: Option<i64>,
-    pub(super) memory: Option<i64>,
-    pub(super) pids: Option<i64>,
 }
 
 /// Both streams, for assertion messages.

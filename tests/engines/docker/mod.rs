@@ -3,23 +3,19 @@
 //! real runc; plugins in this process see, change and refuse them. The results are checked inside
 //! the containers, in their cgroups, and by Docker itself.
 
-mod adjusted;
 mod described;
 mod endings;
-mod engine;
-mod injected;
+pub(crate) mod engine;
 mod later;
-mod origin;
-mod promised;
 mod registration;
 mod rootless;
-mod updates;
+mod tested;
 
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
-use test_support::LIFE;
 use test_support::scripted_plugin::{ReceivedRequests, listening};
+use test_support::{LIFE, has_received};
 
 type EventLines = Arc<Mutex<Vec<String>>>;
 
@@ -34,8 +30,4 @@ fn events(received: &Mutex<Vec<String>>, name: &str) -> Vec<String> {
     let end = format!(" {name}");
     let received = received.lock().unwrap();
     received.iter().filter_map(|event| event.strip_suffix(&end)).map(ToOwned::to_owned).collect()
-}
-
-fn has_received(received: &Mutex<Vec<String>>, what: &str) -> bool {
-    received.lock().unwrap().iter().any(|event| event == what)
 }

@@ -5,8 +5,6 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
-use test_support::adjustments::sets;
-use test_support::exits::{self, Exit, Received};
 use test_support::podman::PodmanHost;
 use test_support::{LIFE, Script, life};
 
@@ -49,27 +47,6 @@ fn a_container_that_exits_by_itself_has_its_exit_code() {
     let removed = &request_of(&requests, "RemoveContainer", "web")["container"];
     assert_eq!((&removed["exitCode"], &removed["statusReason"]), (&json!(3), &json!("Error")));
     host.good(&["rm", "web"]);
-}
-
-#[test]
-fn without_kernel_exit_codes_conmon_reports_all_twenty() {
-    let Some(host) = installed("debug.kernel_exits = false") else { return };
-    let received = Received::default();
-    let _plugin = host.plugin("10", "codes", received.script());
-    let exits = exits::list();
-    for (number, exit) in exits.iter().enumerate() {
-        let name = exits::name(number);
-        let limits = ["--memory", "32m", "--memory-swap", "32m"];
-        run(&host, &name, &limits, &["sh", "-c", &exit.command()]);
-        if *exit == Exit::Killed {
-            host.good(&["kill", &name]);
-        }
-        assert_eq!(host.good(&["wait", &name]), exit.code().to_string(), "{exit:?}");
-        host.good(&["rm", &name]);
-    }
-    host.wait_until_no_pods();
-    host.wait_until("all are removed", || received.count("RemoveContainer") == exits.len());
-    received.compare(&exits);
 }
 
 #[test]
@@ -119,20 +96,6 @@ fn a_foreground_run_returns_its_exit_code_and_leaves_nothing() {
     assert_eq!(missing.status.code(), Some(127), "Podman still reads what runc says");
     host.wait_until_no_pods();
     assert_eq!(*seen.lock().unwrap(), [&life("web")[..2], &life("web")[5..]].concat());
-}
-
-#[test]
-fn a_podman_restart_is_adjusted_again_under_the_same_id() {
-    let Some(host) = installed("") else { return };
-    let seen = host.plugin("10", "changes", sets("HELLO", "there"));
-    let id = run(&host, "web", &[], &[]);
-    host.good(&["restart", "--time", "0", "web"]);
-    assert_eq!(inspect(&host, "web")["Id"], id);
-    let environ = host.good(&["exec", "web", "cat", "/proc/1/environ"]);
-    assert_eq!(environ.matches("HELLO=there").count(), 1, "{environ}");
-    host.good(&["rm", "--force", "--time", "0", "web"]);
-    host.wait_until_no_pods();
-    assert_eq!(*seen.lock().unwrap(), [life("web"), life("web")].concat());
 }
 
 /// Checks a container whose exit was not recorded: Podman fails once or not at all, and then drops

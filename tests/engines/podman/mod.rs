@@ -7,15 +7,11 @@ mod builds;
 mod crun;
 mod described;
 mod ends;
-mod injected;
 mod installs;
 mod labels;
-mod later;
-mod origin;
 mod pods;
-mod promised;
 mod rootless;
-mod updates;
+mod tested;
 
 use std::sync::{Arc, Mutex};
 

@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Adjustment, adjusted, invalid_field, linux, net_devices, patch};
+use super::{Adjustment, HostFacts, adjusted, invalid_field, linux, net_devices, patch};
+use crate::spec::patch::patch_anyway;
 
 fn io_priority(class: i32, priority: i32) -> Adjustment {
     linux(&json!({"ioPriority": {"class": class, "priority": priority}}))
@@ -139,10 +140,12 @@ fn a_seccomp_policy_is_written_in_full() {
 }
 
 #[test]
-fn an_unchanged_policy_with_empty_required_members_stays() {
+fn a_dry_run_shows_empty_required_members_of_a_policy() {
     let policy = json!({"defaultAction": "", "syscalls": [{"names": [], "action": ""}]});
-    let document = format!(r#"{{"linux":{{"seccomp":{policy}}}}}"#);
-    assert_eq!(patch(document.as_bytes(), &seccomp(&policy)).unwrap().bytes, None);
+    let (patched, doubts) = patch_anyway(b"{}", &seccomp(&policy), &HostFacts::default()).unwrap();
+    let shown: Value = serde_json::from_slice(&patched.bytes.unwrap()).unwrap();
+    assert_eq!(shown["linux"]["seccomp"], policy);
+    assert_eq!(doubts.len(), 3);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Executes the program that now lies at the daemon's path, in the same process (D42). Sockets, plugin connections,
 //! launched plugins and watched processes stay, and the next program continues from the state that this program leaves
-//! in a memory file (`process/handover.rs`). `nri-runc nri reexec`, SIGUSR2 or a wrapper with a newer protocol begins it.
+//! in a memory file (`process/handover.rs`). It is begun by `nri-runc nri reexec`, SIGUSR2, or a wrapper with a newer
+//! protocol.
 //!
 //! The daemon first asks the other program whether it can continue, stops reading plugins' requests, and answers the
 //! requests already read. Then it holds new wrapper requests and new plugin connections, and finishes the requests in

@@ -89,8 +89,9 @@ pub(crate) struct Write {
     pub other: Option<String>,
     /// Whether the write is skipped if the file is absent.
     is_optional: bool,
-    /// Whether the file is read after the write, because the kernel may silently choose another
-    /// value. This fails the write, except for bytes rounded to pages.
+    /// Whether the file is read after the write, because the kernel may silently choose another value.
+    /// Another value fails the write, except bytes rounded down to pages, and `-1`, which v1 shows as its
+    /// largest number.
     pub is_verified: bool,
 }
 

@@ -41,7 +41,8 @@ named! {
 /// The plugin or injection that makes a request fail, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// `NN-name`, or `inject:NAME` for an injection.
+    /// `NN-name`; `inject:NAME` for an injection; in a dry run, the name in an unmet promise; empty if no plugin
+    /// is at fault.
     pub plugin: String,
     /// The kind of failure.
     pub cause: Cause,

@@ -271,8 +271,8 @@ fn restore_now(record: &Container, pristine: Option<Result<Vec<u8>>>) -> Result<
     Ok(())
 }
 
-/// Writes the engine's document beside the patched one, unless the temporary file already holds it: after an
-/// exchange, that file may hold the document of another container in the same bundle.
+/// Ensures that the temporary file beside the patched document holds the engine's document. If two containers were
+/// created in this bundle, it may hold the other's, because an exchange leaves the replaced document there.
 fn write_pristine(dir: &OwnedFd, patched: &Patched, pristine: Result<Vec<u8>>) -> Result<()> {
     let there = files::read_at(dir, &patched.temporary);
     let pristine = match pristine {

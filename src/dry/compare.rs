@@ -211,14 +211,14 @@ impl<'c> Judge<'c> {
     fn note_unasked(&self, recorded: &RecordedPlugins, ruled: &RuledPod, verdict: &mut Verdict) {
         for id in &recorded.hidden {
             let line = match self.rules.hidden_by(id, ruled) {
-                Some(ruling) => format!("receives nothing about it, by the rule {}", ruling.rule),
+                Some(ruling) => format!("receives nothing about this pod (rule {})", ruling.rule),
                 None => "would be asked; its answer is not in the recording".to_owned(),
             };
             verdict.insert(format!("plugin {id}"), line);
         }
         for id in &recorded.connected {
             if let Some(ruling) = self.rules.hidden_by(id, ruled) {
-                let line = format!("receives nothing about it, by the rule {}", ruling.rule);
+                let line = format!("receives nothing about this pod (rule {})", ruling.rule);
                 verdict.insert(format!("plugin {id}"), line);
             }
         }

@@ -22,7 +22,7 @@ pub struct AnswerTimes {
 #[derive(Debug)]
 struct Slot {
     begun: Instant,
-    /// The number of responses by step.
+    /// The number of requests by step of their response time, or of the time until they failed.
     counts: BTreeMap<u8, u32>,
     /// Responses that took more than half of their limit, which the steps are too coarse to show.
     above_half: u32,

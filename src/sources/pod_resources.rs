@@ -167,9 +167,9 @@ fn read(response: &[u8], pod: KubeletPod<'_>, recorded: &Recorded) -> Result<Pod
     Ok(found)
 }
 
-/// Adds allocations that are only in kubelet's records. A claim that no container lists may be any
-/// container's. A recorded resource belongs to a container that kubelet does not list; such a
-/// container is given the whole pod's allocations, so the resource is stored under an empty name.
+/// Adds allocations that are only in kubelet's records. A claim that kubelet lists for no container may be
+/// any container's, so its drivers are added to all. The resources of containers that kubelet does not list
+/// are added under an empty name: promises compare such a container with all allocations of the pod.
 fn add_unlisted(found: &mut PodAllocations, claims: Names, recorded: &Recorded) {
     let drivers: BTreeSet<String> = claims.into_values().flatten().collect();
     let is_unlisted = |name: &String| !found.contains_key(name);

@@ -72,7 +72,7 @@ impl Visitor<'_> for Hexadecimal {
         };
         let pairs = text.as_bytes().chunks_exact(2);
         let bytes: Arc<[u8]> = pairs.map(|pair| value(pair[0]) << 4 | value(pair[1])).collect();
-        // A record that was manipulated gives an empty message, not a daemon that fails.
+        // A manipulated message becomes empty: an error would set the whole record aside.
         Ok(Wire(if others > 15 { Arc::default() } else { bytes }))
     }
 }

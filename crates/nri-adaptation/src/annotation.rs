@@ -98,7 +98,7 @@ fn block(text: &str) -> Result<Vec<String>, &'static str> {
         let item = item.strip_prefix("- ").ok_or("expected a list of strings")?;
         let (item, after) = scalar(item.trim_start_matches(BLANKS))?;
         if !after.trim_matches(BLANKS).is_empty() {
-            return Err("something follows a text in its line");
+            return Err("unexpected characters after a string");
         }
         items.push(item);
     }
@@ -136,7 +136,7 @@ fn double_quoted(text: &str) -> Result<(String, &str), &'static str> {
     let (end, _) = text.char_indices().skip(1).find(closing).ok_or("a quote is not closed")?;
     let (quoted, after) = text.split_at(end + 1);
     let item = serde_json::from_str(quoted)
-        .map_err(|_not_json| "a text in double quotes has what JSON does not allow in one")?;
+        .map_err(|_not_json| "a double-quoted string is not a valid JSON string")?;
     Ok((item, after))
 }
 
@@ -146,7 +146,7 @@ fn single_quoted(text: &str) -> Result<(String, &str), &'static str> {
     loop {
         let (part, after) = rest.split_once('\'').ok_or("a quote is not closed")?;
         if part.contains(char::is_control) {
-            return Err("a text in quotes has a line break or another control character");
+            return Err("a quoted string contains a control character");
         }
         item.push_str(part);
         match after.strip_prefix('\'') {

@@ -4,8 +4,8 @@
 //! A frame is `u32` connection id, `u32` length (both big-endian), payload. Two rules of the reader
 //! in NRI's Go implementation shape the writer: a frame that starts a ttRPC message must not exceed
 //! 4096 bytes, and two messages must never share a frame; otherwise a plugin stops answering
-//! forever. So a message is sent as one frame of at most 4096 bytes, or as that and one with the
-//! rest. The reader here treats frames as a plain stream of bytes, and stops reading the trunk
+//! forever. So the first 4096 bytes of a message are one frame, and the rest, if any, is a second
+//! one. The reader here treats frames as a plain stream of bytes, and stops reading the trunk
 //! (backpressure, `backpressure.rs`) when a connection is not drained.
 
 use std::io;

@@ -10,7 +10,8 @@ use crate::limits;
 use crate::spec::differences::{Difference, differences};
 use crate::state::{ChangedMember, Container, Skipped};
 
-/// Removes the temporary files of a successful creation, and records the members that another wrapper changed.
+/// Removes the temporary files of a successful creation, and records the members of the document that another
+/// program between nri-runc and the runtime changed.
 pub(crate) async fn note(daemon: &Daemon, record: &Container) {
     let Some(Rewritten { written, there }) = bundle::drop_temporary(daemon, record).await else {
         return;

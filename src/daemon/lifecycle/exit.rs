@@ -68,7 +68,7 @@ async fn find(
     let mut backoff = Backoff::default();
     loop {
         let why = in_our_words(&unknown);
-        warn!("whether {} runs is not known yet, and is checked again: {why}", key.id);
+        warn!("it is not known yet whether {} is running; checking again: {why}", key.id);
         tokio::time::sleep(backoff.next()).await;
         let record = daemon.container(key).filter(|record| record.incarnation == incarnation)?;
         match pidfd::open_same(&daemon.host, record.process.init_pid?, record.process.init_start) {

@@ -89,8 +89,8 @@ pub(super) fn send_one(
     results.send(daemon);
 }
 
-/// Sends plugins the result of their replies to an engine's update of this container; `answered` maps fields to
-/// plugins.
+/// Notifies plugins whether the runtime accepted the values that they set in their replies to an engine's update of
+/// this container (`is_taken`); `answered` maps fields to plugins.
 pub(crate) fn of_engines_update(
     daemon: &Daemon,
     key: &ContainerKey,

@@ -108,8 +108,8 @@ impl PendingVerb {
     }
 }
 
-/// Handles the note of this container's wrapper, if it ran the call without a daemon; returns whether
-/// there was one. Fails while the notes cannot be read.
+/// Handles the notes about this container that wrappers wrote to the run directory because they continued
+/// without the daemon; returns whether there were any. Fails while they cannot be read.
 pub(crate) type WrappersAccount = Box<dyn Fn() -> LocalBoxFuture<'static, Result<bool>>>;
 
 /// Values that are in force once the runtime has accepted an update, and the turn to write, held

@@ -26,7 +26,7 @@ fn lose(host: &TestHost, folders: &[&str]) {
 }
 
 #[test]
-fn a_vanished_container_is_removed_with_its_events_once() {
+fn a_vanished_containers_remaining_events_are_sent_once() {
     let host = host();
     let received = host.plugin("10", "witness", Script::default());
     run(&host, "c1");

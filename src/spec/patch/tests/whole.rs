@@ -129,7 +129,7 @@ fn args_are_replaced_as_a_whole() {
 }
 
 #[test]
-fn a_limit_replaces_all_spellings_of_its_type() {
+fn a_limit_replaces_all_entries_of_its_type() {
     let document = r#"{"process":{"rlimits":[{"type":"RLIMIT_NOFILE","hard":1,"soft":1},
         {"type":"RLIMIT_CORE","hard":9,"soft":9},{"type":"RLIMIT_NOFILE","hard":2,"soft":2}]}}"#;
     let (text, _) = adjusted(document, &rlimit("nofile", 5, u64::MAX));

@@ -114,9 +114,10 @@ impl Allocator {
 
 #[expect(unsafe_code, reason = "an allocator")]
 // SAFETY: a block comes from dlmalloc, or is one of dlmalloc's that its owner freed and that is long enough; dlmalloc's
-// calls without a layout accept the blocks of all its calls. Locking a mutex does not allocate on Linux.
+// calls without a layout accept the blocks of all its calls. Locking a mutex does not allocate on Linux. Not inlined,
+// so that link-time optimization does not copy them to each allocation.
 unsafe impl GlobalAlloc for Allocator {
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(size) = size_of(layout) else {
             // SAFETY: the alignment of a layout is a power of two.
@@ -130,7 +131,7 @@ unsafe impl GlobalAlloc for Allocator {
         unsafe { self.heap().c_malloc(bytes_of(size)) }
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: `alloc` gave a block of this size for this layout, and its owner frees it now.
         if size_of(layout).is_none_or(|size| !KEPT.with(|kept| unsafe { kept.keep(block, size) })) {
@@ -139,7 +140,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if size_of(layout).is_none() {
             // SAFETY: as in `alloc`. The kernel's pages are not written twice.
@@ -154,7 +155,7 @@ unsafe impl GlobalAlloc for Allocator {
         block
     }
 
-    #[inline]
+    #[inline(never)]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         let new = Layout::from_size_align(new_size, layout.align()).ok().and_then(size_of);
         if new.is_some() && new == size_of(layout) {

@@ -2,7 +2,7 @@
 //! The memory allocator of the program: dlmalloc behind one lock, and for the daemon's loop a list of the small blocks
 //! that it freed. It imports nothing.
 //!
-//! A request with its responses is hundreds of short texts and lists, which are allocated and freed together. dlmalloc's
+//! A request with its responses is hundreds of short texts and lists, which are allocated and freed at once. dlmalloc's
 //! own lock, a pthread mutex, and its search cost a third of the processor time of a request that ten plugins answer; a
 //! kept block costs neither. Any thread may free a block. A thread never keeps more than 128 KiB.
 

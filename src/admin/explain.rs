@@ -89,7 +89,7 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
     if container.found {
         page.push_str("recovered after its record was lost; plugin changes unknown\n");
     }
-    changes(container, wide, &mut page);
+    add_changes(container, wide, &mut page);
     let behind = container.changed_behind.iter();
     let behind =
         behind.map(|ChangedMember { field, change }| printable(&format!("{field} {change}")));
@@ -97,10 +97,10 @@ fn of_container(container: &ContainerExplained, wide: bool) -> String {
     if !behind.is_empty() {
         page.push_str(&wrapped("changed by a wrapper after nri-runc:", &behind));
     }
-    times(&container.times, &mut page);
-    traces(container, &mut page);
-    promises(&container.promises, &mut page);
-    repeated(&container.repeated, &mut page);
+    add_times(&container.times, &mut page);
+    add_traces(container, &mut page);
+    add_promises(&container.promises, &mut page);
+    add_repeated(&container.repeated, &mut page);
     stays(&container.id, &container.hidden_from, &container.refused, &container.skipped, &mut page);
     for other in &container.earlier {
         let (id, state) = (printable(&other.id), other.state.name());
@@ -147,7 +147,7 @@ fn time_of(at: i64) -> String {
 }
 
 /// Adds a table for each event, in the order of the daemon's answer; without changes, a line that says so.
-fn changes(container: &ContainerExplained, wide: bool, page: &mut String) {
+fn add_changes(container: &ContainerExplained, wide: bool, page: &mut String) {
     if container.changes.is_empty() {
         page.push_str(match container.found {
             true => "what plugins changed is unknown\n",
@@ -202,8 +202,8 @@ fn cut(value: String, wide: bool) -> String {
 fn of_pod(pod: &PodExplained) -> String {
     let name = name_of_pod(&printable(&pod.namespace), &printable(&pod.name));
     let mut page = format!("pod {} ({name}), {}\n", printable(&pod.id), pod.state.name());
-    times(&pod.times, &mut page);
-    promises(&pod.promises, &mut page);
+    add_times(&pod.times, &mut page);
+    add_promises(&pod.promises, &mut page);
     stays(&pod.id, &pod.hidden_from, &pod.refused, &pod.skipped, &mut page);
     for container in &pod.containers {
         let [name, state, id] =
@@ -215,7 +215,7 @@ fn of_pod(pod: &PodExplained) -> String {
 }
 
 /// Adds the time that each plugin took, a line for each event.
-fn times(times: &[Dated<CallTime>], page: &mut String) {
+fn add_times(times: &[Dated<CallTime>], page: &mut String) {
     for event in times.chunk_by(|Dated(one), Dated(next)| one.call == next.call) {
         let Some(Dated(first)) = event.first() else { continue };
         let plugins: Vec<String> = event.iter().map(|Dated(call)| time_of_plugin(call)).collect();
@@ -233,7 +233,7 @@ fn time_of_plugin(call: &CallTime) -> String {
 }
 
 /// Adds the effects of rules, exec rules and injections, and plugins' changes of `exec`, one per line.
-fn traces(container: &ContainerExplained, page: &mut String) {
+fn add_traces(container: &ContainerExplained, page: &mut String) {
     for Dated(RuleHit { event, plugin, field, rule, .. }) in &container.would_refuse {
         let [plugin, field, rule] = [plugin, field, rule].map(|text| printable(text));
         let what = match event == "exec" {
@@ -260,7 +260,7 @@ fn traces(container: &ContainerExplained, page: &mut String) {
     page.extend(container.exec_changes.iter().map(exec_change));
 }
 
-fn promises(promises: &[PromiseOutcome], page: &mut String) {
+fn add_promises(promises: &[PromiseOutcome], page: &mut String) {
     for PromiseOutcome { promise, plugin, why, mode: _, result } in promises {
         let result = match result {
             Some(PromiseResult::Met) => "was there",
@@ -274,7 +274,7 @@ fn promises(promises: &[PromiseOutcome], page: &mut String) {
 }
 
 /// Adds the plugins' values that stay although the engine requested others.
-fn repeated(repeated: &[Dated<Repetition>], page: &mut String) {
+fn add_repeated(repeated: &[Dated<Repetition>], page: &mut String) {
     for Dated(Repetition { plugin, field, engine, value, .. }) in repeated {
         let ([plugin, field], [engine, value]) =
             ([plugin, field].map(|name| printable(name)), [engine, value].map(text));
@@ -371,7 +371,7 @@ mod tests {
             call("StartContainer", "10-a", 400, 0, None),
         ];
         let mut page = String::new();
-        times(&calls, &mut page);
+        add_times(&calls, &mut page);
         assert_eq!(
             page,
             "took: CreateContainer 10-a 1.2ms, 20-b 2s (after 3.0ms in turn,\n    deadline_exceeded)\n\
@@ -388,7 +388,7 @@ mod tests {
         let left = |to: Value| {
             let mut page = String::new();
             let left = json!({"plugin": "inject:a", "field": "Env[A]", "to": to});
-            traces(&container(json!({"gave_way": [left]})), &mut page);
+            add_traces(&container(json!({"gave_way": [left]})), &mut page);
             page
         };
         let own =

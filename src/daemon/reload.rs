@@ -137,7 +137,7 @@ impl Reloads<'_> {
         let before = self.daemon.config();
         let mut next = loaded.config.clone();
         next.keep_started(&before);
-        let socket_change = socket::prepare(self.daemon, &next)
+        let socket_change = socket::prepare(&self.daemon.config(), &next)
             .map_err(|error| not_reloaded(&error.to_string()))?;
         let is_metrics_elsewhere = next.metrics_listen != before.metrics_listen;
         let at = next.metrics_listen.as_ref().filter(|_| is_metrics_elsewhere);
@@ -194,7 +194,7 @@ pub(crate) fn follow_scope(daemon: &Rc<Daemon>, is_changed: bool) {
             let why = "nri.scope has changed: the plugin must reconnect to be synchronized again";
             returning::synchronize_anew(&daemon, &daemon.registry.connected(), why);
         }
-        node_scope::look_again(&daemon);
+        node_scope::look_again(&daemon.watches);
         if daemon.config().scope == Scope::Node {
             node_scope::follow(daemon).await;
         }

@@ -76,13 +76,19 @@ struct DryMember {
     has_answered_synchronize: Cell<bool>,
 }
 
+impl DryMember {
+    fn connection(&self) -> &Plugin {
+        &self.chained.plugin
+    }
+}
+
 impl Member for DryMember {
     fn chained(&self) -> &Rc<ChainedPlugin> {
         &self.chained
     }
 
     fn is_synchronized(&self) -> bool {
-        self.has_answered_synchronize.get() && !self.chained.plugin.is_gone()
+        self.has_answered_synchronize.get() && !self.connection().is_gone()
     }
 }
 
@@ -343,14 +349,14 @@ impl DryRun {
         let Some(member) = found else {
             return Err(format!("{} is not connected", quoted(name)));
         };
-        member.chained.plugin.disconnect("the script disconnected it");
+        member.connection().disconnect("the script disconnected it");
         self.wait(&[], &[name.to_owned()], DISCONNECT_WAIT).await
     }
 
     /// Shuts every plugin down, and removes the socket.
     pub(super) async fn close(&self) {
         let members = self.members.borrow().clone();
-        let ends = members.iter().map(|member| member.chained.plugin.shutdown("it was shut down"));
+        let ends = members.iter().map(|member| member.connection().shutdown("it was shut down"));
         futures_util::future::join_all(ends).await;
         if !self.config.disable_connections {
             let _gone = std::fs::remove_file(&self.config.socket_path);
@@ -462,7 +468,7 @@ async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc
     match dry_run.synchronize(&member).await {
         Ok(()) => Some(member),
         Err(why) => {
-            member.chained.plugin.disconnect(&why);
+            member.connection().disconnect(&why);
             dry_run.remove(&member, &why);
             None
         }
@@ -470,7 +476,7 @@ async fn join(dry_run: &Rc<DryRun>, plugin: Plugin, launched: bool) -> Option<Rc
 }
 
 async fn watch_connection(dry_run: &Rc<DryRun>, member: &Rc<DryMember>) {
-    let reason = member.chained.plugin.closed().await;
+    let reason = member.connection().closed().await;
     dry_run.remove(member, &reason);
 }
 

@@ -78,7 +78,7 @@ pub(super) fn facts(engine: DetectedEngine, seen: Seen<'_>) -> Facts {
     let name = conmon::option(call, &["-n", "--name"]);
     let of_pod = place(&mut facts, call, document, rows, name.as_deref());
     let infra = infra(seen, rows, of_pod.as_deref());
-    named(&mut facts, call, found, name);
+    set_name(&mut facts, call, found, name);
     let pod = &mut facts.pod;
     pod.name = match &of_pod {
         Some(id) => id.clone(),
@@ -211,7 +211,7 @@ fn images(
 }
 
 /// Sets name and image, from conmon and the storage's record.
-fn named(facts: &mut Facts, call: &CallerInfo<'_>, found: &FetchedFacts, name: Option<String>) {
+fn set_name(facts: &mut Facts, call: &CallerInfo<'_>, found: &FetchedFacts, name: Option<String>) {
     let record = storage::metadata(call, found, call.id);
     facts.container.image = record.as_ref().and_then(storage::image);
     if let Some(name) = name.or_else(|| text(record.as_ref()?, "/name")) {

@@ -121,7 +121,7 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
         }
         let mut said = Said::default();
         event.record(&mut said);
-        let mut has_room = |plugin: &str, most| {
+        let mut take_room = |plugin: &str, most| {
             let kind = (file, line, plugin.to_owned());
             let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
             if !plugin.is_empty() && places.limit.kinds() >= limits::LOG_KINDS {
@@ -134,8 +134,8 @@ impl<S: Subscriber> Layer<S> for FewOfEachPlace {
             }
             room == Room::Line
         };
-        (said.plugin.is_empty() || has_room(&said.plugin, limits::LOG_LINES_OF_PLUGIN))
-            && has_room("", limits::LOG_LINES)
+        (said.plugin.is_empty() || take_room(&said.plugin, limits::LOG_LINES_OF_PLUGIN))
+            && take_room("", limits::LOG_LINES)
     }
 }
 

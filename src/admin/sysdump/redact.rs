@@ -73,10 +73,10 @@ fn object(members: &mut Map<String, Value>) {
     let field = members.get("field").and_then(Value::as_str).map(str::to_owned);
     for (name, member) in members.iter_mut() {
         match (name.as_str(), &field) {
-            ("from" | "to" | "before" | "after", Some(field)) => changed(field, member),
-            ("env" | "environ" | "environment" | "variables", _) => variables(member),
-            ("args" | "argv" | "cmdline" | "command" | "commands", _) => arguments(member),
-            ("annotations" | "labels", _) => named_values(member),
+            ("from" | "to" | "before" | "after", Some(field)) => redact_change(field, member),
+            ("env" | "environ" | "environment" | "variables", _) => hide_variables(member),
+            ("args" | "argv" | "cmdline" | "command" | "commands", _) => hide_arguments(member),
+            ("annotations" | "labels", _) => redact_named_values(member),
             // The settings of a plugin may hold secrets.
             ("config", _) if member.is_string() => *member = HIDDEN.into(),
             _ => document(member),
@@ -85,7 +85,7 @@ fn object(members: &mut Map<String, Value>) {
 }
 
 /// Redacts a value before or after a change of a field, by the field's name in config.json.
-fn changed(field: &str, value: &mut Value) {
+fn redact_change(field: &str, value: &mut Value) {
     if value.is_null() {
         return;
     }
@@ -97,12 +97,12 @@ fn changed(field: &str, value: &mut Value) {
         // The daemon stores only the beginning of a long list's JSON, as a string.
         *value = HIDDEN.into();
     } else if field.starts_with("process.args") {
-        arguments(value);
+        hide_arguments(value);
     } else if field.starts_with("annotations") {
         match value.as_str() {
             Some(text) if is_secret(name, text) => *value = HIDDEN.into(),
             Some(_) => {}
-            None => named_values(value),
+            None => redact_named_values(value),
         }
     } else {
         document(value);
@@ -111,16 +111,16 @@ fn changed(field: &str, value: &mut Value) {
 
 /// Hides the values of variables in any form: `["NAME=VALUE"]`, `[{"key", "value"}]` or a table by
 /// name.
-fn variables(value: &mut Value) {
+fn hide_variables(value: &mut Value) {
     match value {
-        Value::Array(list) => list.iter_mut().for_each(variable),
+        Value::Array(list) => list.iter_mut().for_each(hide_variable),
         Value::Object(members) => members.values_mut().for_each(|value| *value = HIDDEN.into()),
         Value::Null => {}
         Value::Bool(_) | Value::Number(_) | Value::String(_) => *value = HIDDEN.into(),
     }
 }
 
-fn variable(value: &mut Value) {
+fn hide_variable(value: &mut Value) {
     if let Some(member) = value.get_mut("value") {
         *member = HIDDEN.into();
         return;
@@ -130,7 +130,7 @@ fn variable(value: &mut Value) {
 }
 
 /// Hides arguments, except for the first, which is the program.
-fn arguments(value: &mut Value) {
+fn hide_arguments(value: &mut Value) {
     match value {
         Value::Array(list) => {
             for (number, word) in list.iter_mut().enumerate() {
@@ -149,7 +149,7 @@ fn arguments(value: &mut Value) {
     }
 }
 
-fn named_values(value: &mut Value) {
+fn redact_named_values(value: &mut Value) {
     match value {
         Value::Object(members) => {
             for (name, value) in members.iter_mut() {

@@ -86,7 +86,7 @@ fn assign_slot(
     let pid = peer.ok().and_then(|peer| peer.pid()).unwrap_or_default();
     let cgroup = cgroups.entry(pid).or_insert_with(|| {
         let pid = u32::try_from(pid).ok().filter(|pid| *pid > 0);
-        pid.map(|pid| returning::cgroup(daemon, pid)).unwrap_or_default()
+        pid.map(|pid| returning::cgroup(&daemon.host, pid)).unwrap_or_default()
     });
     let slot = slots.take(uid, cgroup, pid);
     tokio::task::spawn_local(register(Rc::clone(daemon), stream, slot));
@@ -250,7 +250,7 @@ pub(super) async fn admit(
         Ok(snapshot) => synchronize(daemon, &connected, takeover.as_ref(), snapshot).await,
         Err(why) => Err(why),
     };
-    takeover.iter().for_each(|takeover| takeover.count(daemon));
+    takeover.iter().for_each(|takeover| takeover.count(&daemon.report));
     if let Err(why) = synchronized {
         report_unsynchronized(daemon, &connected, &why);
         connected.disconnect("it could not be synchronized");
@@ -333,17 +333,17 @@ async fn synchronize(
     takeover: Option<&Takeover>,
     snapshot: EncodedSnapshot,
 ) -> Result<(), String> {
-    takeover::pass(daemon, takeover, Point::DaemonTakeover)?;
+    takeover::pass(&daemon.host, takeover, Point::DaemonTakeover)?;
     let mut response = {
         let _room = daemon.snapshots.take(snapshot.longest_request()).await;
         Some(request_synchronization(connected, snapshot).await?)
     };
-    takeover::pass(daemon, takeover, Point::DaemonTakeoverEvents)?;
+    takeover::pass(&daemon.host, takeover, Point::DaemonTakeoverEvents)?;
     if let Some(response) = response.take_if(|_| takeover.is_none()) {
         updates::carry_out_at_synchronize(daemon, connected, response).await;
     }
     connected.catch_up().await;
-    takeover::pass(daemon, takeover, Point::DaemonTakeoverPlace)?;
+    takeover::pass(&daemon.host, takeover, Point::DaemonTakeoverPlace)?;
     // No other task has run since `catch_up` sent the last queued event.
     let old = takeover::take_place(daemon, connected, takeover)?;
     remember_who_is_here(daemon);

@@ -36,7 +36,7 @@ impl LaunchedRun {
     /// Returns the run that the previous program of this process started, if it started one.
     pub(super) fn before(daemon: &Rc<Daemon>, record: &LaunchRecord) -> Option<Self> {
         let before = daemon.registry.roster.take_launched_before(&record.id())?;
-        record.resumes(&before.file, before.starts, &before.log);
+        record.record_run(&before.file, before.starts, &before.log);
         let registration = Registration::default();
         registration.set(&before.connected);
         let (of_task, connected) = (Rc::clone(daemon), before.connected);
@@ -58,7 +58,7 @@ impl LaunchedRun {
     ) -> Option<Self> {
         let id = file.id();
         let log = ProcessLog::new(&id);
-        record.starts(file, &log);
+        record.record_start(file, &log);
         let settings = Settings::of(&daemon.config());
         let identity = (file.index.clone(), file.name.clone());
         let unregistered = daemon.registry.roster.enters(Some(identity), None);
@@ -101,7 +101,7 @@ impl LaunchedRun {
     }
 
     /// Waits until the run has ended.
-    pub(super) async fn ended(&mut self) {
+    pub(super) async fn wait_until_ended(&mut self) {
         if !self.task.is_finished() {
             let _finished = (&mut self.task).await;
         }
@@ -122,7 +122,7 @@ impl LaunchedRun {
             }
             None => self.task.abort(),
         }
-        self.ended().await;
+        self.wait_until_ended().await;
     }
 }
 
@@ -134,7 +134,7 @@ async fn follow(daemon: Rc<Daemon>, plugin: Plugin, registration: Registration) 
     tokio::select! {
         () = &mut registered => return wait_until_gone(process.as_ref()).await,
         // A child process of the plugin may keep the connection open after the plugin has exited.
-        () = ended(process.as_ref()) => {}
+        () = pidfd::wait_if_open(process.as_ref()) => {}
     }
     if let Some(connected) = registration.connected() {
         connected.disconnect("its process has ended");
@@ -152,7 +152,7 @@ async fn follow_process(
     tokio::pin!(stays);
     tokio::select! {
         () = &mut stays => return wait_until_gone(process.as_ref()).await,
-        () = ended(process.as_ref()) => {}
+        () = pidfd::wait_if_open(process.as_ref()) => {}
     }
     connected.disconnect("its process has ended");
     stays.await;
@@ -165,17 +165,10 @@ fn process_of(plugin: &Plugin) -> Option<OwnedFd> {
     pidfd::open(pid).or_absent()?
 }
 
-async fn ended(process: Option<&OwnedFd>) {
-    match process {
-        Some(process) => pidfd::ended(process).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Waits up to a limit until the process is gone, because the plugin's next run may need resources
 /// that the process holds.
 async fn wait_until_gone(process: Option<&OwnedFd>) {
     if process.is_some() {
-        let _killed_by_now = tokio::time::timeout(LEAVING, ended(process)).await;
+        let _killed_by_now = tokio::time::timeout(LEAVING, pidfd::wait_if_open(process)).await;
     }
 }

@@ -101,7 +101,7 @@ async fn until_there_is_a_folder(daemon: &Daemon) -> bool {
     let path = daemon.config().plugin_path.clone();
     let mut has_waited = false;
     while matches!(presence::exists(&path), Ok(false)) {
-        let Some(mut watched) = socket::watch_near(daemon, &path) else { return false };
+        let Some(mut watched) = socket::watch_near(&daemon.watches, &path) else { return false };
         has_waited = true;
         // Checked again under the watch, so that no event in between is missed.
         if !matches!(presence::exists(&path), Ok(false)) {
@@ -215,7 +215,7 @@ async fn keep_plugin(
             current = which_stays(current, started).await;
             if let Some(run) = &current {
                 let is_outdated = run.file != file;
-                record.runs(&run.file, is_outdated);
+                record.record_file(&run.file, is_outdated);
                 if is_outdated {
                     let id = file.id();
                     warn!(
@@ -227,7 +227,7 @@ async fn keep_plugin(
         }
         if let Some(run) = current.as_mut().filter(|run| run.file == file) {
             tokio::select! {
-                () = run.ended() => current = None,
+                () = run.wait_until_ended() => current = None,
                 _ = wanted_file.changed() => {}
             }
         }
@@ -261,7 +261,7 @@ async fn keep_plugin(
 /// Waits for the end of a run; without a run, forever.
 async fn end_of(run: &mut Option<LaunchedRun>) {
     match run {
-        Some(run) => run.ended().await,
+        Some(run) => run.wait_until_ended().await,
         None => std::future::pending().await,
     }
 }
@@ -279,7 +279,7 @@ async fn which_stays(
         // The old run ends after its last response.
         return Some(started);
     }
-    started.ended().await;
+    started.wait_until_ended().await;
     Some(before).filter(|run| !run.has_ended())
 }
 

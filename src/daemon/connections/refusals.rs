@@ -97,7 +97,8 @@ pub(super) fn report_plugin(
     }
 }
 
-/// Whether to log this event. The first suppressed event schedules a line with the number of the suppressed ones.
+/// Counts this event, and returns whether to log it. The first suppressed event schedules a line with the number of
+/// the suppressed ones.
 fn admit_line(daemon: &Rc<Daemon>, kind: ConnectionLine, line: &str) -> bool {
     match daemon.report.connections.room(kind, line, Instant::now()) {
         Room::Line => true,

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::error::in_our_words;
 use crate::files;
+use crate::host::Host;
 use crate::limits;
 use crate::plugin;
 use crate::presence::{self, IfThere};
@@ -21,22 +22,22 @@ use crate::daemon::registry::returning::ExpectedPlugin;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 
-fn file(daemon: &Daemon) -> std::path::PathBuf {
-    daemon.config().run_dir.join("state/plugins.json")
+fn file(config: &Config) -> std::path::PathBuf {
+    config.run_dir.join("state/plugins.json")
 }
 
 /// Records the connected plugins, each with its process and its pod, and whether systemd may restart it.
 pub(crate) fn remember(daemon: &Daemon) {
     let rows = daemon.registry.connected().into_iter().map(|plugin| row(daemon, &plugin));
     let bytes = Value::Array(rows.collect()).to_string();
-    log_failure("recording the plugins", files::replace(&file(daemon), bytes.as_bytes()));
+    log_failure("recording the plugins", files::replace(&file(&daemon.config()), bytes.as_bytes()));
 }
 
 /// Returns the recorded form of a connected plugin.
 fn row(daemon: &Daemon, plugin: &ConnectedPlugin) -> Value {
     let pid = plugin.pid().and_then(|pid| u32::try_from(pid).ok());
     let pid = pid.filter(|pid| *pid > 0);
-    let cgroup = pid.map(|pid| cgroup(daemon, pid)).unwrap_or_default();
+    let cgroup = pid.map(|pid| cgroup(&daemon.host, pid)).unwrap_or_default();
     json!({
         "id": plugin.id(),
         "pid": pid,
@@ -92,16 +93,16 @@ fn configured(config: &Config) -> BTreeSet<String> {
 /// Makes creates wait for plugins that may connect, from the daemon's start on, up to the registration time-out.
 pub(crate) fn expect_at_start(daemon: &Daemon) {
     // No request is served yet, so a read that is retried delays none.
-    expect_remembered(daemon, presence::insist(|| remembered(daemon)));
+    expect_remembered(daemon, presence::insist(|| remembered(&daemon.config())));
 }
 
 /// Like [`expect_at_start`], for a daemon that already serves requests: creates wait from now on.
 pub(crate) fn expect(daemon: &Daemon) {
-    expect_remembered(daemon, remembered(daemon));
+    expect_remembered(daemon, remembered(&daemon.config()));
 }
 
-fn remembered(daemon: &Daemon) -> std::io::Result<Option<Vec<u8>>> {
-    files::read_own(&file(daemon), limits::OWN_FILE).if_there()
+fn remembered(config: &Config) -> std::io::Result<Option<Vec<u8>>> {
+    files::read_own(&file(config), limits::OWN_FILE).if_there()
 }
 
 fn expect_remembered(daemon: &Daemon, bytes: std::io::Result<Option<Vec<u8>>>) {
@@ -154,7 +155,7 @@ fn may_return(daemon: &Daemon, id: &str, row: &Value) -> Option<ExpectedPlugin> 
 /// cgroup, since a plugin's pod may use another runtime.
 pub(super) fn pod_of_process(daemon: &Daemon, pid: Option<i32>) -> Option<String> {
     let pid = pid.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)?;
-    let cgroup = cgroup(daemon, pid);
+    let cgroup = cgroup(&daemon.host, pid);
     let recorded = pod_of(&daemon.records.read(), &cgroup);
     recorded.or_else(|| pod_uid(&cgroup).map(ToOwned::to_owned))
 }
@@ -171,8 +172,8 @@ fn pod_uid(cgroup: &str) -> Option<&str> {
 }
 
 /// Returns the cgroup of a process: the longest path that the kernel lists, of any hierarchy.
-pub(super) fn cgroup(daemon: &Daemon, pid: u32) -> String {
-    let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
+pub(super) fn cgroup(host: &Host, pid: u32) -> String {
+    let path = host.path(format!("/proc/{pid}/cgroup"));
     let text = files::read(&path, limits::KERNEL_FILE).or_absent().unwrap_or_default();
     let text = String::from_utf8_lossy(&text).into_owned();
     let lines = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));

@@ -14,6 +14,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::daemon::registry::Registry;
+use crate::host::Host;
 use crate::plugin::socket::{self, Bound, NoPlugins, SocketFile};
 
 use crate::clock::now;
@@ -24,7 +26,7 @@ use crate::daemon::connections::returning;
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
 use crate::daemon::registry::socket::SavedSocket;
-use crate::daemon::shared::queues::PodNews;
+use crate::daemon::shared::queues::{PodNews, Watches};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::daemon::watch::pidfd;
@@ -130,12 +132,11 @@ pub(crate) enum SocketChange {
 ///
 /// # Errors
 /// Fails when a socket cannot be opened, or another process listens there.
-pub(crate) fn prepare(daemon: &Daemon, next: &Config) -> Result<SocketChange> {
-    let now = daemon.config();
+pub(crate) fn prepare(now: &Config, next: &Config) -> Result<SocketChange> {
     let place = |config: &Config| (!config.disable_connections).then(|| config.socket_path.clone());
     let access = |config: &Config| (config.socket_mode, config.socket_gid);
-    match (place(&now), place(next)) {
-        (Some(before), Some(after)) if before == after && access(&now) == access(next) => {
+    match (place(now), place(next)) {
+        (Some(before), Some(after)) if before == after && access(now) == access(next) => {
             Ok(SocketChange::None)
         }
         (Some(before), Some(after)) if before == after => Ok(SocketChange::Mode),
@@ -163,14 +164,14 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
         SocketChange::None => {}
         SocketChange::Mode => {
             let config = daemon.config();
-            if is_ours(daemon, &config.socket_path) {
+            if is_ours(&daemon.registry, &config.socket_path) {
                 let set =
                     socket::set_access(&config.socket_path, config.socket_mode, config.socket_gid);
                 log_failure("changing the access to the plugin socket", set);
             }
         }
         SocketChange::Off => {
-            leave_path(daemon, before);
+            leave_path(&daemon.registry, before);
             if let Some(task) = slot.keeping.borrow_mut().take() {
                 task.abort();
             }
@@ -179,7 +180,7 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
             launch(daemon);
         }
         SocketChange::Bound(bound) => {
-            leave_path(daemon, before);
+            leave_path(&daemon.registry, before);
             let was_bystander = daemon.is_bystander();
             let was_off = matches!(*slot.problem.borrow(), Some(NoPlugins::SwitchedOff));
             accept(daemon, bound);
@@ -197,8 +198,8 @@ pub(crate) fn change(daemon: &Rc<Daemon>, change: SocketChange, before: &Path) {
 }
 
 /// Stops accepting plugins at the former path.
-fn leave_path(daemon: &Daemon, path: &Path) {
-    let slot = &daemon.registry.socket;
+fn leave_path(registry: &Registry, path: &Path) {
+    let slot = &registry.socket;
     if let Some(task) = slot.accepting.borrow_mut().take() {
         task.abort();
     }
@@ -250,14 +251,16 @@ async fn keep_socket(daemon: Rc<Daemon>) {
     let (mut other, timer) = (None, Timer::new());
     loop {
         // Watched before the check, so that no event in between is missed.
-        let mut watched = watch_near(&daemon, &path);
-        if !is_ours(&daemon, &path) && !still_theirs(&daemon, &path, other.as_mut()).await {
+        let mut watched = watch_near(&daemon.watches, &path);
+        if !is_ours(&daemon.registry, &path)
+            && !still_theirs(&daemon.host, &path, other.as_mut()).await
+        {
             other = look_again(&daemon, &path).await;
         }
         let process = other.as_ref().and_then(|other| other.process.as_ref());
         let is_news = tokio::select! {
             () = something_happens(watched.as_mut()) => true,
-            () = ends(process) => true,
+            () = pidfd::wait_if_open(process) => true,
             () = timer.sleep(PATH_CHECK) => false,
         };
         if is_news {
@@ -267,8 +270,8 @@ async fn keep_socket(daemon: Rc<Daemon>) {
 }
 
 /// Watches the folder of the path, else the nearest one above it.
-pub(super) fn watch_near(daemon: &Daemon, path: &Path) -> Option<WatchedFolder> {
-    path.ancestors().skip(1).find_map(|folder| daemon.watches.folders.watch(folder))
+pub(super) fn watch_near(watches: &Watches, path: &Path) -> Option<WatchedFolder> {
+    path.ancestors().skip(1).find_map(|folder| watches.folders.watch(folder))
 }
 
 /// Waits for an event; without a watch, forever.
@@ -281,36 +284,29 @@ pub(super) async fn something_happens(watched: Option<&mut WatchedFolder>) {
     }
 }
 
-async fn ends(process: Option<&OwnedFd>) {
-    match process {
-        Some(process) => pidfd::ended(process).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn is_ours(daemon: &Daemon, path: &Path) -> bool {
+fn is_ours(registry: &Registry, path: &Path) -> bool {
     // A path that cannot be examined now is not treated as lost.
-    daemon.registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
+    registry.socket.file.get().is_some_and(|file| file.is_at(path).unwrap_or(true))
 }
 
 /// Whether the other process still listens at the path; also false if only a connection can show that, and the
 /// last one was [`CONNECT`] ago.
-async fn still_theirs(daemon: &Daemon, path: &Path, other: Option<&mut PathHolder>) -> bool {
+async fn still_theirs(host: &Host, path: &Path, other: Option<&mut PathHolder>) -> bool {
     let Some(other) = other else { return false };
     let is_there = other.file.is_some_and(|file| file.is_at(path).unwrap_or(true));
     if !is_there || other.process.as_ref().is_some_and(pidfd::has_ended) {
         return false;
     }
     match other.pid.filter(|_| other.is_listed) {
-        Some(pid) => is_listed(daemon, path, pid).await,
+        Some(pid) => is_listed(host, path, pid).await,
         None => other.connected.elapsed() < CONNECT,
     }
 }
 
 /// Whether the kernel lists `pid` as a listener at the path. The list may have thousands of lines,
 /// so another thread reads it.
-async fn is_listed(daemon: &Daemon, path: &Path, pid: i32) -> bool {
-    let (host, path) = (daemon.host.clone(), path.to_owned());
+async fn is_listed(host: &Host, path: &Path, pid: i32) -> bool {
+    let (host, path) = (host.clone(), path.to_owned());
     let listed = tokio::task::spawn_blocking(move || socket::is_listed(&path, pid, &host));
     listed.await.unwrap_or(false)
 }
@@ -333,7 +329,7 @@ async fn look_again(daemon: &Rc<Daemon>, path: &Path) -> Option<PathHolder> {
             let process = listener.pid.and_then(|pid| u32::try_from(pid).ok());
             let process = process.and_then(|pid| pidfd::open(pid).or_absent()?);
             let is_listed = match listener.pid {
-                Some(pid) => is_listed(daemon, path, pid).await,
+                Some(pid) => is_listed(&daemon.host, path, pid).await,
                 None => false,
             };
             let (pid, connected) = (listener.pid, Instant::now());

@@ -17,8 +17,8 @@ use crate::daemon::connections::returning;
 use crate::daemon::registry::connected::ConnectedPlugin;
 use crate::daemon::registry::takeovers::{MOST, WINDOW};
 use crate::daemon::registry::{process_name, taken_over_by};
-use crate::daemon::shared::{Daemon, log_failure};
-use crate::host::Point;
+use crate::daemon::shared::{Daemon, Report, log_failure};
+use crate::host::{Host, Point};
 use crate::plugin::Plugin;
 
 /// The failure under which operators see all refused newcomers, whichever processes they are.
@@ -61,7 +61,7 @@ impl Takeover {
             outcome: Cell::new("failed"),
             id: id.to_owned(),
         };
-        takeover.refuse_fight(daemon, &old).inspect_err(|_why| takeover.count(daemon))?;
+        takeover.refuse_fight(daemon, &old).inspect_err(|_why| takeover.count(&daemon.report))?;
         info!(
             "{}: {} connected beside {} and takes over from it once it is synchronized",
             takeover.id,
@@ -108,19 +108,15 @@ impl Takeover {
             && returning::pod_of_process(daemon, old_pid).as_deref() != Some(pod)
     }
 
-    pub(super) fn count(&self, daemon: &Daemon) {
-        daemon.report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
+    pub(super) fn count(&self, report: &Report) {
+        report.metrics.plugins().count_takeover(&self.id, self.outcome.get());
     }
 }
 
 /// Fails if a test has set a fault at this point of a takeover; does nothing if no plugin is replaced.
-pub(super) fn pass(
-    daemon: &Daemon,
-    takeover: Option<&Takeover>,
-    point: Point,
-) -> Result<(), String> {
+pub(super) fn pass(host: &Host, takeover: Option<&Takeover>, point: Point) -> Result<(), String> {
     match takeover {
-        Some(_) => daemon.host.point(point).map_err(|error| error.to_string()),
+        Some(_) => host.point(point).map_err(|error| error.to_string()),
         None => Ok(()),
     }
 }

@@ -12,23 +12,23 @@ use crate::state::{Container, ContainerKey, PendingUpdate};
 
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::shared::messages::{self, Classes};
-use crate::daemon::shared::{Daemon, log_failure};
+use crate::daemon::shared::{Daemon, Records, log_failure};
 
 /// The event that `explain` names for values taken from the earlier container.
 const EVENT: &str = "restart under the same id";
 
 /// Keeps the record of a container that is about to be removed, if plugins set values after its creation and the
 /// container may be re-created; else drops the kept record of an earlier container, if this one was created.
-pub(crate) fn keep_values(daemon: &Daemon, record: &Container) {
+pub(crate) fn keep_values(records: &Records, record: &Container) {
     let is_later = record.resources.overlay != record.resources.at_creation || is_moved(record);
     if !record.was_made() {
         return; // The kept values of an earlier container stay.
     }
     let may_return = !record.engine.behaviour().uses_ids_once;
     if is_later && !record.is_sandbox && may_return {
-        log_failure("keeping plugin-owned values", daemon.records.keep_for_successor(record));
+        log_failure("keeping plugin-owned values", records.keep_for_successor(record));
     } else {
-        daemon.records.drop_kept(&record.key);
+        records.drop_kept(&record.key);
     }
 }
 

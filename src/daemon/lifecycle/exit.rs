@@ -10,8 +10,8 @@ use tracing::warn;
 
 use crate::daemon::lifecycle::state::written_code;
 use crate::daemon::lifecycle::{late_start, settle, stop, task_exits};
-use crate::daemon::shared::Daemon;
 use crate::daemon::shared::queues::InitProcess;
+use crate::daemon::shared::{Daemon, Records};
 use crate::daemon::watch::pidfd;
 use crate::error::in_our_words;
 use crate::presence::Backoff;
@@ -78,8 +78,8 @@ async fn find(
     }
 }
 
-fn note_code(daemon: &Daemon, of: &Container, code: Option<i32>) {
-    daemon.records.change_in_memory(&of.key, |record| {
+fn note_code(records: &Records, of: &Container, code: Option<i32>) {
+    records.change_in_memory(&of.key, |record| {
         if record.incarnation == of.incarnation {
             record.process.exit_code = record.process.exit_code.or(code);
         }
@@ -97,7 +97,7 @@ async fn handle_exit(
         let code = daemon.caches.exit_codes.wait(&record, process, written).await;
         // A `delete` may have reported the exit before; the code is recorded for the removal, which
         // is still to be reported.
-        note_code(daemon, &record, code);
+        note_code(&daemon.records, &record, code);
     }
     let lane = daemon.lane(key);
     settle::wait_for_start(&lane).await;

@@ -92,7 +92,7 @@ pub(crate) async fn wait_and_notify(
         let event = folder.event();
         tokio::select! {
             () = event => {}
-            () = pidfd::ended(process) => {}
+            () = pidfd::wait_until_exited(process) => {}
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) async fn remove(daemon: &Rc<Daemon>, key: &ContainerKey) {
         notify::notify(daemon, Event::RemoveContainer, key).await;
     }
     bundle::restore(daemon, &record).await;
-    carry_over::keep_values(daemon, &record);
+    carry_over::keep_values(&daemon.records, &record);
     state::forget(daemon, key);
     life::end_if_empty(daemon, &record.pod).await;
     daemon.drop_idle_lanes(key, &record.pod);

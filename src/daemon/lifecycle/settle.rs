@@ -13,7 +13,7 @@ use crate::daemon::lifecycle::{behind, notify, refusal, removal, rollback, state
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
 use crate::daemon::runtime::{command, state_dir};
-use crate::daemon::shared::lane::{Lane, PendingVerb};
+use crate::daemon::shared::lane::{Lane, Lanes, PendingVerb};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::error::Result;
@@ -38,7 +38,7 @@ pub(crate) fn watch(
         if pending.verb.creates_and_starts() {
             follow_run(&daemon, &key, &pending, &lane).await;
         }
-        pidfd::ended(&pending.process).await;
+        pidfd::wait_until_exited(&pending.process).await;
         // Done before the turn is acquired, because it releases `Lane::writing`, which must not be held while a turn
         // is awaited.
         let _asked_for_again = update_outcome::note_taken(&daemon, &key, &pending);
@@ -149,13 +149,14 @@ pub(crate) async fn wait_for_start(lane: &Lane) {
     let is_start = |pending: &&Rc<PendingVerb>| pending.verb == Verb::Start;
     let starting = lane.pending.borrow().iter().find(is_start).map(Rc::clone);
     if let Some(pending) = starting {
-        let _late = tokio::time::timeout(START_WAIT, pidfd::ended(&pending.process)).await;
+        let _late =
+            tokio::time::timeout(START_WAIT, pidfd::wait_until_exited(&pending.process)).await;
     }
 }
 
 /// Whether the runtime process that creates this container still runs.
-pub(crate) fn is_being_created(daemon: &Daemon, key: &ContainerKey) -> bool {
-    let lane = daemon.lane(key);
+pub(crate) fn is_being_created(lanes: &Lanes, key: &ContainerKey) -> bool {
+    let lane = lanes.container(key);
     let pending = lane.pending.borrow();
     pending.iter().any(|pending| pending.verb.creates() && !pidfd::has_ended(&pending.process))
 }
@@ -170,7 +171,7 @@ async fn settle_create(
 ) -> Result<()> {
     let Some(pid) = created_process(daemon, record, pending).await? else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
-        state::mark_not_created(daemon, key);
+        state::mark_not_created(&daemon.records, key);
         rollback::roll_back(daemon, key).await;
         return Ok(());
     };
@@ -257,7 +258,7 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
         }
         let changes = pending.start_watch.borrow().changes();
         tokio::select! {
-            () = pidfd::ended(&pending.process) => {}
+            () = pidfd::wait_until_exited(&pending.process) => {}
             () = changes => {}
         }
     }
@@ -281,7 +282,7 @@ async fn settle_run(
     }
     if !is_started && init.is_none() {
         refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref()).await;
-        state::mark_not_created(daemon, key);
+        state::mark_not_created(&daemon.records, key);
     }
     if !is_there {
         removal::remove(daemon, key).await;

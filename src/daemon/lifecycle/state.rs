@@ -8,9 +8,9 @@ use std::rc::Rc;
 
 use crate::clock::now;
 use crate::daemon::runtime::{exit_status, state_dir};
-use crate::daemon::shared::{Daemon, log_failure};
+use crate::daemon::shared::{Daemon, Records, log_failure};
 use crate::daemon::watch::pidfd;
-use crate::host::Point;
+use crate::host::{Host, Point};
 use crate::presence::IfThere;
 use crate::state::{Container, ContainerKey, Lifecycle};
 use crate::stream::{EventKind, NodeEvent};
@@ -84,8 +84,8 @@ fn set_init(record: &mut Container, pid: u32, start: Option<u64>) {
 const NOT_CREATED: i32 = 128;
 
 /// Records that the runtime refused to create the container. The engine still has it, and reports an immediate exit.
-pub(crate) fn mark_not_created(daemon: &Daemon, key: &ContainerKey) {
-    daemon.records.change_in_memory(key, |record| {
+pub(crate) fn mark_not_created(records: &Records, key: &ContainerKey) {
+    records.change_in_memory(key, |record| {
         if record.process.created_at.is_none() {
             record.process.created_at = Some(now());
             record.process.exit_code = Some(NOT_CREATED);
@@ -199,20 +199,20 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
 ///
 /// # Errors
 /// Fails when the runtime's state or the start time of the process cannot be read.
-pub(crate) fn set_found(daemon: &Daemon, record: &mut Container, pid: u32) -> io::Result<()> {
+pub(crate) fn set_found(host: &Host, record: &mut Container, pid: u32) -> io::Result<()> {
     record.process.init_pid = Some(pid);
-    record.process.init_start = match state_dir::init_start(&daemon.host, &record.key)? {
+    record.process.init_start = match state_dir::init_start(host, &record.key)? {
         Some(start) => Some(start),
-        None => pidfd::start_time(&daemon.host, pid)?,
+        None => pidfd::start_time(host, pid)?,
     };
-    record.state = if exit_status::has_exited(&daemon.host, record) {
+    record.state = if exit_status::has_exited(host, record) {
         Lifecycle::Stopped
-    } else if state_dir::waits_for_start(&daemon.host, &record.key)? {
+    } else if state_dir::waits_for_start(host, &record.key)? {
         Lifecycle::Created
     } else {
         Lifecycle::Running
     };
-    let since = state_dir::time_of_ticks(&daemon.host, record.process.init_start);
+    let since = state_dir::time_of_ticks(host, record.process.init_start);
     let created_at = *record.process.created_at.get_or_insert_with(|| since.unwrap_or_else(now));
     if record.state != Lifecycle::Created {
         record.process.started_at.get_or_insert(created_at);

@@ -19,7 +19,7 @@ pub(crate) async fn notify_once(daemon: &Rc<Daemon>, key: &ContainerKey) {
     if !state::mark_stopped(daemon, key).await {
         return;
     }
-    own_process::forget(daemon, &record);
+    own_process::forget(&daemon.records, &record);
     daemon.process.release_monitor();
     log_failure("notifying plugins of an exit", daemon.host.point(Point::DaemonStopped));
     if !record.is_sandbox {

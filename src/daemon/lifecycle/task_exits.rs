@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use tracing::debug;
 
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::{Daemon, Records};
 use crate::engine::{CallerInfo, containerd_socket};
+use crate::host::Host;
 use crate::presence::{Backoff, IfThere};
 use crate::procfs;
 use crate::sources::follow_task_exits;
@@ -20,7 +21,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
     if !is_containerds || record.is_sandbox {
         return;
     }
-    let Some(socket) = socket(daemon, record) else { return };
+    let Some(socket) = socket(&daemon.host, record) else { return };
     let codes = &daemon.caches.exit_codes;
     if !codes.begin_source(&socket) {
         return;
@@ -39,7 +40,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
                 debug!("{socket} reports no exits: {error}");
             }
             tokio::time::sleep(backoff.next()).await;
-            if !has_any(&daemon) {
+            if !has_any(&daemon.records) {
                 break;
             }
         }
@@ -48,17 +49,17 @@ pub(crate) fn follow(daemon: &Rc<Daemon>, record: &Container) {
 }
 
 /// Whether the engine of any container on record uses containerd's shim.
-fn has_any(daemon: &Daemon) -> bool {
-    let store = daemon.records.read();
+fn has_any(records: &Records) -> bool {
+    let store = records.read();
     let mut all = store.containers();
     all.any(|record| record.engine.behaviour().has_shim)
 }
 
 /// Returns the socket of the containerd whose shim is the parent of this container's process.
-fn socket(daemon: &Daemon, record: &Container) -> Option<String> {
-    let parent = procfs::parent_of(&daemon.host, record.process.init_pid?).or_absent().flatten();
-    let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(&daemon.host, *pid));
-    let words = parent.and_then(|pid| procfs::command_line(&daemon.host, pid).or_absent());
+fn socket(host: &Host, record: &Container) -> Option<String> {
+    let parent = procfs::parent_of(host, record.process.init_pid?).or_absent().flatten();
+    let parent = parent.filter(|pid| *pid > 1 && procfs::is_of_this_host(host, *pid));
+    let words = parent.and_then(|pid| procfs::command_line(host, pid).or_absent());
     let words = words.unwrap_or_default();
     let variables = record.call.variables.iter().map(|(key, value)| (key.clone(), value.into()));
     let variables: Vec<_> = variables.collect();

@@ -17,16 +17,17 @@ use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::EngineKind;
 use crate::error::Result;
+use crate::host::Host;
 use crate::limits::UNTIL_REMOVED;
 use crate::presence::{self, Backoff};
 use crate::state::{Container, ContainerKey};
 
 /// Returns the engine's folder of this container, if the engine has one.
-fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
+fn folder(host: &Host, record: &Container) -> Option<PathBuf> {
     let (id, is_sandbox) = (&record.key.id, record.is_sandbox);
     let folder =
         (record.engine.behaviour().folder_until_removed)(&record.call.bundle, id, is_sandbox)?;
-    Some(daemon.host.path(folder))
+    Some(host.path(folder))
 }
 
 /// Whether the engine still keeps this container, and the daemon will see its removal.
@@ -34,7 +35,7 @@ fn folder(daemon: &Daemon, record: &Container) -> Option<PathBuf> {
 /// # Errors
 /// Fails when the folder cannot be examined.
 pub(crate) async fn is_kept(daemon: &Rc<Daemon>, record: &Container) -> Result<bool> {
-    let Some(folder) = folder(daemon, record) else { return Ok(false) };
+    let Some(folder) = folder(&daemon.host, record) else { return Ok(false) };
     // Watched before the check, so that no removal in between is missed.
     let Some(home) = folder.parent() else { return Ok(false) };
     Ok(daemon.look(&folder, presence::is_dir).await?
@@ -108,8 +109,8 @@ fn deleted(daemon: &Daemon, home: &Path, name: Option<&OsStr>) -> Vec<Rc<Contain
         }
     };
     records.retain(|record| {
-        let is_here = || folder(daemon, record).is_some_and(|path| path.parent() == Some(home));
-        record.is_deleted && is_here()
+        record.is_deleted
+            && folder(&daemon.host, record).is_some_and(|path| path.parent() == Some(home))
     });
     records.sort_by_key(|record| record.incarnation);
     records

@@ -77,7 +77,7 @@ pub(crate) fn conclude(
     let is_taken =
         is_replaced == Some(true) || (by_files && partial::has_taken(daemon, record, &tried));
     let is_told = proposed.is_told;
-    results::of_engines_update(daemon, key, &proposed.answered, is_taken);
+    results::of_engines_update(&daemon.registry, key, &proposed.answered, is_taken);
     if !is_taken {
         // runc and crun write one file after the other, and revert nothing when they fail.
         let restoring = apply::restore(daemon, record, &tried);
@@ -117,7 +117,7 @@ pub(crate) fn conclude(
             in_force::note_changes(record, changes.clone());
             record.message = message;
         });
-        results::note_changed(daemon, key, &record.resources.owners, owners);
+        results::note_changed(&daemon.registry, key, &record.resources.owners, owners);
         daemon.emit(key, NodeEvent::new(EventKind::Updated));
     }
     daemon.audit_applied(key, changes);

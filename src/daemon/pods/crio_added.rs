@@ -19,6 +19,7 @@ use crate::daemon::request::describe::{Description, describe_folder};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::engine::EngineKind;
+use crate::host::Host;
 use crate::limits;
 use crate::presence::{self, IfThere};
 use crate::sources::registered;
@@ -64,7 +65,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>, is_first: bool) {
 /// Starts watching for new pods.
 pub(crate) fn look_out(daemon: &Rc<Daemon>) {
     // The registration is read once now, so that a later `uninstall` is noticed.
-    let _is_default = is_for_us(daemon, "");
+    let _is_default = note_and_check_handler(daemon, "");
     let homes = known_homes(daemon);
     for home in homes {
         look_out_at(daemon, home);
@@ -73,7 +74,7 @@ pub(crate) fn look_out(daemon: &Rc<Daemon>) {
 
 /// Watches the parent folder of this pod document: further pods may appear in it.
 pub(crate) fn learn(daemon: &Rc<Daemon>, document: &str) {
-    if let Some(home) = home_of(daemon, document) {
+    if let Some(home) = home_of(&daemon.host, document) {
         look_out_at(daemon, home);
     }
 }
@@ -90,16 +91,16 @@ fn known_homes(daemon: &Daemon) -> BTreeSet<PathBuf> {
     let store = daemon.records.read();
     let documents = store.pods().filter_map(|pod| pod.lives_with.as_ref());
     let mut homes: BTreeSet<PathBuf> =
-        documents.filter_map(|document| home_of(daemon, document)).collect();
+        documents.filter_map(|document| home_of(&daemon.host, document)).collect();
     homes.insert(daemon.host.path(HOME));
     homes
 }
 
 /// Returns the parent folder of all pods, from a document `HOME/ID/userdata/config.json`; `None` below the
 /// persistent root.
-fn home_of(daemon: &Daemon, document: &str) -> Option<PathBuf> {
-    let home = daemon.host.path(document).ancestors().nth(3)?.to_owned();
-    (!home.starts_with(daemon.host.path(LASTING_ROOT))).then_some(home)
+fn home_of(host: &Host, document: &str) -> Option<PathBuf> {
+    let home = host.path(document).ancestors().nth(3)?.to_owned();
+    (!home.starts_with(host.path(LASTING_ROOT))).then_some(home)
 }
 
 async fn follow(daemon: &Rc<Daemon>, home: &Path) {
@@ -264,15 +265,15 @@ async fn read_folder(daemon: &Daemon, home: &Path, id: &str) -> PodFolder {
     match describe_folder(daemon, &userdata, id, &document.bytes).await {
         // The document is being written.
         Err(_) => PodFolder::NotYet,
-        Ok(None) => PodFolder::SomethingElse,
-        Ok(Some(seen)) if !is_for_us(daemon, &seen.pod.runtime_handler) => PodFolder::SomethingElse,
-        Ok(Some(seen)) => PodFolder::Pod(Box::new(seen)),
+        Ok(seen) => seen
+            .filter(|seen| note_and_check_handler(daemon, &seen.pod.runtime_handler))
+            .map_or(PodFolder::SomethingElse, |seen| PodFolder::Pod(Box::new(seen))),
     }
 }
 
-/// Whether CRI-O calls nri-runc for pods of this handler, according to `install`; other handlers'
-/// pods are not announced. If CRI-O was configured manually, this is true for every handler.
-fn is_for_us(daemon: &Daemon, handler: &str) -> bool {
+/// Returns whether CRI-O calls nri-runc for pods of this handler, according to `install`, and records whether CRI-O
+/// was registered; other handlers' pods are not announced. If CRI-O was configured manually, returns true.
+fn note_and_check_handler(daemon: &Daemon, handler: &str) -> bool {
     let was_registered = &daemon.watches.crio.was_registered;
     let is_recorded = registered::is_called_for(&daemon.host, "crio", handler);
     was_registered.set(was_registered.get() || is_recorded.is_some());

@@ -12,7 +12,7 @@ use crate::daemon::pods::required::Requirement;
 use crate::daemon::pods::{own_process, promises, resized};
 use crate::daemon::request::describe::Description;
 use crate::daemon::shared::queues::PodNews;
-use crate::daemon::shared::{Daemon, log_failure, messages};
+use crate::daemon::shared::{Daemon, Records, log_failure, messages};
 use crate::error::{Context, Result};
 use crate::host::Point;
 use crate::limits;
@@ -177,21 +177,21 @@ fn is_plain(daemon: &Daemon, pod: &Pod) -> bool {
 
 /// Announces a pod that the plain runtime has started: plugins cannot refuse it.
 pub(crate) async fn run_plain(daemon: &Rc<Daemon>, id: &str) {
-    let was_ready = is_ready(daemon, id);
+    let was_ready = is_ready(&daemon.records, id);
     log_failure("recording the start of a pod", started_without_daemon(daemon, id));
     announce_plain(daemon, id, was_ready).await;
 }
 
 /// Whether the pod is on record as running.
-pub(crate) fn is_ready(daemon: &Daemon, id: &str) -> bool {
-    daemon.records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready)
+pub(crate) fn is_ready(records: &Records, id: &str) -> bool {
+    records.read().pod(id).is_some_and(|pod| pod.state == PodState::Ready)
 }
 
 /// Announces a running pod to the plugins that do not know it. `was_ready`: the pod was already on
 /// record as running, and other programs have received its `PodRunning`.
 pub(crate) async fn announce_plain(daemon: &Rc<Daemon>, id: &str, was_ready: bool) {
     let notification = daemon.pod_notification(Event::RunPodSandbox, id);
-    if let Some(notification) = notification.filter(|_| is_ready(daemon, id)) {
+    if let Some(notification) = notification.filter(|_| is_ready(&daemon.records, id)) {
         if !was_ready {
             daemon.emit_pod(id, NodeEvent::new(EventKind::PodRunning));
         }

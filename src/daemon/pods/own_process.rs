@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::daemon::shared::{Daemon, messages};
+use crate::daemon::shared::{Daemon, Records, messages};
 use crate::sources;
 use crate::state::{Container, ContainerKey, Lifecycle, Pod};
 
@@ -35,8 +35,8 @@ pub(crate) async fn learn(daemon: &Rc<Daemon>, key: &ContainerKey) {
 pub(crate) fn take(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key).filter(|record| !record.is_sandbox)?;
     let init = record.process.init_pid?;
-    let (pid, is_addressed) =
-        of_pod_without_sandbox(daemon, &record, |pod| (pod.pid, messages::has_addresses(pod)))?;
+    let facts = |pod: &Pod| (pod.pid, messages::has_addresses(pod));
+    let (pid, is_addressed) = of_pod_without_sandbox(&daemon.records, &record, facts)?;
     if pid != 0 && pid != init {
         return None;
     }
@@ -92,29 +92,29 @@ pub(crate) fn look_up_all(daemon: &Rc<Daemon>, pods: Vec<Unaddressed>) {
 
 /// Removes the pod's process when this container has exited, because its PID may be reused. The
 /// process of the oldest living member, if any, becomes the pod's.
-pub(crate) fn forget(daemon: &Daemon, record: &Container) {
-    let pid = of_pod_without_sandbox(daemon, record, |pod| pod.pid);
+pub(crate) fn forget(records: &Records, record: &Container) {
+    let pid = of_pod_without_sandbox(records, record, |pod| pod.pid);
     if pid.is_none_or(|pid| pid == 0 || record.process.init_pid != Some(pid)) {
         return;
     }
     let next = {
-        let store = daemon.records.read();
+        let store = records.read();
         let is_alive =
             |other: &&Container| matches!(other.state, Lifecycle::Created | Lifecycle::Running);
         let members = store.of_pod(&record.pod).filter(is_alive);
         let members = members.filter(|one| one.key != record.key);
         members.min_by_key(|one| one.incarnation).and_then(|one| one.process.init_pid)
     };
-    daemon.records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
+    records.change_pod_in_memory(&record.pod, |pod| pod.pid = next.unwrap_or(0));
 }
 
 /// Applies `fact` to the container's pod if the pod has no sandbox and its engine does not report its process.
 fn of_pod_without_sandbox<T>(
-    daemon: &Daemon,
+    records: &Records,
     record: &Container,
     fact: impl FnOnce(&Pod) -> T,
 ) -> Option<T> {
-    let store = daemon.records.read();
+    let store = records.read();
     let pod = store.pod(&record.pod)?;
     (pod.sandbox.is_none() && !reports_its_pods(pod)).then(|| fact(pod))
 }

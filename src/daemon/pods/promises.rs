@@ -19,7 +19,7 @@ pub(crate) async fn of_container(daemon: &Daemon, description: &Description) -> 
     if config.promises.is_empty() || description.is_exempt {
         return Vec::new();
     }
-    let pod = record::known_pod(daemon, description);
+    let pod = record::known_pod(&daemon.records, description);
     let ruled = RuledPod::of(&pod, description.engine.name(), description.is_doubtful);
     let sections = candidates(&config.promises, &ruled);
     if sections.is_empty() {

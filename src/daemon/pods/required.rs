@@ -56,7 +56,7 @@ impl<'n> Requirement<'n> {
         description: &Description,
         promises: &[Promise],
     ) -> Self {
-        let pod = record::known_pod(daemon, description);
+        let pod = record::known_pod(&daemon.records, description);
         Self {
             daemon,
             ruled: RuledPod::of(&pod, description.engine.name(), description.is_doubtful),

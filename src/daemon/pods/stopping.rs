@@ -6,14 +6,14 @@
 use std::rc::Rc;
 
 use crate::daemon::pods::life;
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::{Daemon, Records};
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Sends StopPodSandbox, once, if this is its pod's infrastructure container and every member has
 /// ended. The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
-    for key in members(daemon, id).into_iter().map(|(key, _)| key) {
+    for key in members(&daemon.records, id).into_iter().map(|(key, _)| key) {
         // Once the lane is free, the task that notifies plugins of this member has finished.
         let lane = daemon.lane(&key);
         drop(lane.turn.lock().await);
@@ -23,7 +23,7 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     let turn = lane.turn.lock().await;
     // Another container may have replaced the infrastructure container meanwhile.
     let is_same = sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
-    if is_same && members(daemon, id).iter().all(|(_, state)| has_ended(*state)) {
+    if is_same && members(&daemon.records, id).iter().all(|(_, state)| has_ended(*state)) {
         life::stop(daemon, id).await;
     }
     drop(turn);
@@ -51,8 +51,8 @@ fn sandbox_of(daemon: &Daemon, id: &str) -> Option<Rc<Container>> {
 }
 
 /// Returns the other containers of a pod, and their states.
-fn members(daemon: &Daemon, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
-    let store = daemon.records.read();
+fn members(records: &Records, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
+    let store = records.read();
     let members = store.of_pod(id).filter(|container| !container.is_sandbox);
     members.map(|member| (member.key.clone(), member.state)).collect()
 }

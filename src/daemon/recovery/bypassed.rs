@@ -19,6 +19,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 
 use crate::argv::Verb;
+use crate::config::Config;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::pods::{life, resized};
@@ -33,9 +34,11 @@ use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::messages::{self, Classes};
+use crate::daemon::shared::queues::Watches;
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
 use crate::plugin::Event;
@@ -82,7 +85,7 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
     // The search for containers without a note begins later, once plugins can connect.
     notes::report_dropped(daemon);
     let mut taken = refusals::take_up(daemon);
-    for path in notes(daemon)? {
+    for path in notes(&daemon.config())? {
         taken = taken.and(take_up(daemon, &path, None).await);
     }
     taken
@@ -126,8 +129,9 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
 }
 
 fn watch_both(daemon: &Daemon) -> Result<[WatchedFolder; 2]> {
-    let refused = daemon.config().run_dir.join(REFUSED_DIR);
-    Ok([watch_notes(daemon, &folder(daemon))?, watch_notes(daemon, &refused)?])
+    let (config, watches) = (daemon.config(), &daemon.watches);
+    let refused = config.run_dir.join(REFUSED_DIR);
+    Ok([watch_notes(watches, &folder(&config))?, watch_notes(watches, &refused)?])
 }
 
 async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
@@ -135,7 +139,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
         enabled::catch_up(daemon);
     }
     let mut taken = refusals::take_up(daemon);
-    for path in notes(daemon)? {
+    for path in notes(&daemon.config())? {
         let note = match notes::read::<BypassNote>(&path) {
             Ok(note) => note,
             Err(error) => {
@@ -163,7 +167,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// that may be about it cannot be read.
 pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<bool> {
     let (mut has_any, mut read) = (false, Ok(()));
-    for path in notes(daemon)? {
+    for path in notes(&daemon.config())? {
         let call = match notes::read::<BypassNote>(&path) {
             Ok(note) => note.and_then(|note| note.call()),
             Err(error) => {
@@ -180,19 +184,19 @@ pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Resul
     if has_any { Ok(true) } else { read.map(|()| false) }
 }
 
-fn folder(daemon: &Daemon) -> PathBuf {
-    daemon.config().run_dir.join(BYPASSED_DIR)
+fn folder(config: &Config) -> PathBuf {
+    config.run_dir.join(BYPASSED_DIR)
 }
 
 /// Watches a folder of notes, which is created if it does not exist.
-fn watch_notes(daemon: &Daemon, folder: &Path) -> Result<WatchedFolder> {
+fn watch_notes(watches: &Watches, folder: &Path) -> Result<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let watched = daemon.watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
+    let watched = watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
     watched.ok_or_else(|| Error::new("it was removed as soon as it was created"))
 }
 
-fn notes(daemon: &Daemon) -> Result<Vec<PathBuf>> {
-    notes::notes_in(&folder(daemon))
+fn notes(config: &Config) -> Result<Vec<PathBuf>> {
+    notes::notes_in(&folder(config))
 }
 
 /// Handles one note, unless another task has done so. With a `key`, plugins may already be
@@ -326,7 +330,7 @@ fn handle_update(daemon: &Rc<Daemon>, call: &VerbRequest, bytes: Option<Vec<u8>>
     });
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        ended(&daemon, &key, pid).await;
+        wait_until_exited(&daemon.host, &key, pid).await;
         hold_again(&daemon, &key).await;
     });
 }
@@ -341,7 +345,8 @@ fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let Some(record) = daemon.container(&call.key) else { return };
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
-        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&daemon, &record.key, pid)).await;
+        let exit = wait_until_exited(&daemon.host, &record.key, pid);
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, exit).await;
         daemon.registry.wait_for_returning().await;
         let mut backoff = Backoff::default();
         loop {
@@ -365,11 +370,11 @@ fn follow_deletion(daemon: &Rc<Daemon>, call: &VerbRequest) {
 }
 
 /// Waits until the process with this PID has exited; returns at once if its command line does not name the container.
-async fn ended(daemon: &Daemon, key: &ContainerKey, pid: u32) {
+async fn wait_until_exited(host: &Host, key: &ContainerKey, pid: u32) {
     let mut backoff = Backoff::default();
     loop {
-        match catch_up::process_of(daemon, key, pid) {
-            Ok(Some(process)) => return pidfd::ended(&process).await,
+        match catch_up::process_of(host, key, pid) {
+            Ok(Some(process)) => return pidfd::wait_until_exited(&process).await,
             Ok(None) => return,
             Err(_unknown) => tokio::time::sleep(backoff.next()).await,
         }
@@ -410,7 +415,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
         return Ok(()); // The creation failed, or the container was removed since.
     }
     let description = describe(daemon, call, &document?.bytes).await?;
-    let mut record = new_record(daemon, call, &description);
+    let mut record = new_record(&daemon.records, call, &description);
     if let Some(flight) = &mut record.pending.in_flight {
         flight.executed = true;
     }
@@ -419,7 +424,7 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
         return Ok(());
     }
     if let Some(pid) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
-        state::set_found(daemon, &mut record, pid)?;
+        state::set_found(&daemon.host, &mut record, pid)?;
     }
     if !is_under_way {
         record.pending.in_flight = None;
@@ -453,7 +458,7 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     }
     // While plugins are registered, the start is recorded in the container's turn, with their notification.
     let is_live = !daemon.registry.connected().is_empty();
-    if is_live || catch_up::process_of(daemon, key, call.question().pid)?.is_some() {
+    if is_live || catch_up::process_of(&daemon.host, key, call.question().pid)?.is_some() {
         follow_start(daemon, call, record.incarnation);
         return Ok(());
     }
@@ -470,7 +475,8 @@ fn handle_start(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
 fn follow_start(daemon: &Rc<Daemon>, call: &VerbRequest, incarnation: u64) {
     let (daemon, key, pid) = (Rc::clone(daemon), call.key.clone(), call.question().pid);
     tokio::task::spawn_local(async move {
-        let _or_never = tokio::time::timeout(RUNTIME_WAIT, ended(&daemon, &key, pid)).await;
+        let exit = wait_until_exited(&daemon.host, &key, pid);
+        let _or_never = tokio::time::timeout(RUNTIME_WAIT, exit).await;
         daemon.registry.wait_for_returning().await;
         let mut backoff = Backoff::default();
         loop {

@@ -27,7 +27,7 @@ use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::queues::InitProcess;
-use crate::daemon::shared::{Daemon, log_failure};
+use crate::daemon::shared::{Daemon, Records, log_failure};
 use crate::daemon::watch::pidfd;
 use crate::error::{Context, Error, Result};
 use crate::files;
@@ -38,7 +38,7 @@ use crate::state::{Container, ContainerKey, Lifecycle, Updating};
 
 /// Corrects every record, before any plugin registers. Returns the containers whose state is unknown, for [`recover`].
 pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
-    let records = in_order(daemon);
+    let records = in_order(&daemon.records);
     if !records.is_empty() {
         info!("{} on record", crate::text::counted(records.len(), "container"));
     }
@@ -56,15 +56,15 @@ pub(crate) async fn make_true(daemon: &Rc<Daemon>) -> Vec<ContainerKey> {
 }
 
 /// Returns all records, oldest first.
-pub(super) fn in_order(daemon: &Daemon) -> Vec<Rc<Container>> {
-    let mut records = daemon.records.read().all_shared();
+pub(super) fn in_order(records: &Records) -> Vec<Rc<Container>> {
+    let mut records = records.read().all_shared();
     records.sort_by_key(|record| record.incarnation);
     records
 }
 
 /// Notifies plugins of exits, and watches the living containers. `unknown`: records that are not corrected yet.
 pub(crate) fn recover(daemon: &Rc<Daemon>, unknown: &[ContainerKey]) {
-    let records = in_order(daemon);
+    let records = in_order(&daemon.records);
     let records = records.into_iter().map(|record| {
         let is_known = !unknown.contains(&record.key);
         (record, is_known)
@@ -161,7 +161,7 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         }
         let Some(pid) = init else {
             if record.pending.in_flight.as_ref().is_some_and(|flight| flight.executed) {
-                state::mark_not_created(daemon, key);
+                state::mark_not_created(&daemon.records, key);
             }
             rollback::roll_back(daemon, key).await;
             return Ok(());
@@ -207,7 +207,7 @@ pub(crate) async fn learn_process(daemon: &Rc<Daemon>, key: &ContainerKey) {
 fn process_of_pod(daemon: &Daemon, key: &ContainerKey) -> Option<Unaddressed> {
     let record = daemon.container(key)?;
     if exit_status::has_exited(&daemon.host, &record) {
-        own_process::forget(daemon, &record);
+        own_process::forget(&daemon.records, &record);
         return None;
     }
     own_process::take(daemon, key)
@@ -225,7 +225,7 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
     let verbs = flight.into_iter().chain(deleting);
     let mut works = Vec::new();
     for (verb, pid) in verbs {
-        if let Some(process) = process_of(daemon, &record.key, pid)? {
+        if let Some(process) = process_of(&daemon.host, &record.key, pid)? {
             works.push(pending(daemon, record, (verb, pid), process).await);
         }
     }
@@ -236,10 +236,10 @@ pub(crate) async fn under_way(daemon: &Rc<Daemon>, record: &Container) -> Result
 ///
 /// # Errors
 /// Fails when it cannot be examined, or is executing another program now.
-pub(crate) fn process_of(daemon: &Daemon, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
+pub(crate) fn process_of(host: &Host, key: &ContainerKey, pid: u32) -> Result<Option<OwnedFd>> {
     let Some(process) = pidfd::open(pid)? else { return Ok(None) };
     // The command line is read after the open, because the descriptor then keeps the PID from being reused.
-    let is_same = names(&daemon.host, &process, pid, &key.id)?;
+    let is_same = names(host, &process, pid, &key.id)?;
     Ok(is_same.then_some(process))
 }
 
@@ -330,7 +330,7 @@ async fn resume_update(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
     let before = state_before.map(|(inode, seconds, nanos)| Some(Stamp(inode, seconds, nanos)));
     // Without the state file's earlier stamp, the cgroup files decide.
     let before = before.ok_or_else(|| std::io::ErrorKind::Other.into());
-    match process_of(daemon, key, pid)? {
+    match process_of(&daemon.host, key, pid)? {
         Some(process) => {
             let mut pending = pending(daemon, &record, (Verb::Update, pid), process).await;
             pending.state_before = before;

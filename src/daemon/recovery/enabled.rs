@@ -13,16 +13,18 @@ use tracing::{info, warn};
 
 use crate::argv::Verb;
 use crate::daemon::lifecycle::{late_start, removal, settle};
+use crate::daemon::pods::life;
 use crate::daemon::recovery::{bypassed, catch_up, rediscover};
 use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::lane::Lane;
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::error::Result;
 use crate::files;
+use crate::host::Host;
 use crate::limits;
 use crate::plugin::Event;
 use crate::presence::{self, Backoff, IfThere};
-use crate::state::{Container, Lifecycle, PodState, Skipped};
+use crate::state::{Container, Lifecycle, Skipped};
 
 /// The note in the records of containers that are found, unless the file has another reason.
 const WHY: &str = "created while plugins were disabled";
@@ -70,7 +72,7 @@ pub(crate) fn catch_up(daemon: &Rc<Daemon>) {
 /// Checks all containers; returns false if another check may find more. `is_first`: warns of failures.
 async fn look_at_all(daemon: &Rc<Daemon>, why: &str, is_first: bool) -> bool {
     let mut is_all = true;
-    for record in catch_up::in_order(daemon) {
+    for record in catch_up::in_order(&daemon.records) {
         if let Err(error) = compare(daemon, &record).await {
             is_all = false;
             if is_first {
@@ -114,11 +116,11 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
     let now = daemon.container(key).filter(|now| now.incarnation == record.incarnation);
     // While a verb is pending, its watch handles the outcome.
     if let Some(now) = now.filter(|now| !now.is_deleted && lane.pending.borrow().is_empty()) {
-        if is_another(daemon, &now)? {
+        if is_another(&daemon.host, &now)? {
             removal::remove(daemon, key).await;
         } else {
-            let was_ready = is_ready(daemon, &now.pod);
-            if is_started(daemon, &now)? {
+            let was_ready = life::is_ready(&daemon.records, &now.pod);
+            if is_started(&daemon.host, &now)? {
                 // Plugins have received only the container's creation.
                 daemon.records.change_in_memory(key, |record| record.pending.in_flight = None);
                 late_start::notify_plugins(daemon, key).await;
@@ -126,7 +128,7 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
             catch_up::catch_up(daemon, key).await?;
             if presence::is_absent(&state_dir::folder(&daemon.host, key)) {
                 removal::handle_delete(daemon, key).await;
-            } else if !was_ready && is_ready(daemon, &now.pod) {
+            } else if !was_ready && life::is_ready(&daemon.records, &now.pod) {
                 announce_pod(daemon, &now.pod).await;
             }
         }
@@ -136,21 +138,17 @@ async fn compare_in_turn(daemon: &Rc<Daemon>, record: &Container, lane: &Lane) -
 
 /// Whether a container that is on record as created was started; false for a sandbox, whose start
 /// [`catch_up::catch_up`] records with the pod's.
-fn is_started(daemon: &Daemon, record: &Container) -> Result<bool> {
+fn is_started(host: &Host, record: &Container) -> Result<bool> {
     let is_created = !record.is_sandbox && record.state == Lifecycle::Created;
     Ok(is_created
-        && state_dir::exists(&daemon.host, &record.key)?
-        && !state_dir::waits_for_start(&daemon.host, &record.key)?)
+        && state_dir::exists(host, &record.key)?
+        && !state_dir::waits_for_start(host, &record.key)?)
 }
 
 /// Whether the runtime's state belongs to a later container of this ID.
-fn is_another(daemon: &Daemon, record: &Container) -> Result<bool> {
-    let there = state_dir::init_pid(&daemon.host, &record.key)?;
+fn is_another(host: &Host, record: &Container) -> Result<bool> {
+    let there = state_dir::init_pid(host, &record.key)?;
     Ok(there.is_some() && record.process.init_pid.is_some() && there != record.process.init_pid)
-}
-
-fn is_ready(daemon: &Daemon, pod: &str) -> bool {
-    daemon.records.read().pod(pod).is_some_and(|pod| pod.state == PodState::Ready)
 }
 
 /// Notifies plugins of a pod that was started meanwhile.

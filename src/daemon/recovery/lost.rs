@@ -16,8 +16,9 @@ use crate::answers::{Forgotten, ForgottenContainer};
 use crate::daemon::lifecycle::{removal, settle, until_removed};
 use crate::daemon::pods::life;
 use crate::daemon::runtime::{exit_status, state_dir};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::{Daemon, Records};
 use crate::error::{Error, Result};
+use crate::host::Host;
 use crate::presence;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
@@ -62,7 +63,7 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
             gone.containers.insert(subject);
         }
     }
-    for id in pods_without_containers(daemon) {
+    for id in pods_without_containers(&daemon.records) {
         if seen.pods.contains(&id) {
             life::end_if_empty(daemon, &id).await;
         } else {
@@ -76,17 +77,17 @@ async fn look(daemon: &Rc<Daemon>, seen: &mut SeenGone) {
 /// lives. False for a deleted container that its engine keeps: `until_removed.rs` watches it.
 async fn is_gone(daemon: &Rc<Daemon>, record: &Container) -> bool {
     presence::is_absent(&state_dir::folder(&daemon.host, &record.key))
-        && !is_alive(daemon, record)
+        && !is_alive(&daemon.host, record)
         && daemon.is_absent(&daemon.host.path(&record.call.bundle)).await
         && !(record.is_deleted && until_removed::is_kept(daemon, record).await.unwrap_or(true))
 }
 
-fn is_alive(daemon: &Daemon, record: &Container) -> bool {
-    record.process.init_pid.is_some() && !exit_status::has_exited(&daemon.host, record)
+fn is_alive(host: &Host, record: &Container) -> bool {
+    record.process.init_pid.is_some() && !exit_status::has_exited(host, record)
 }
 
-fn pods_without_containers(daemon: &Daemon) -> Vec<String> {
-    let store = daemon.records.read();
+fn pods_without_containers(records: &Records) -> Vec<String> {
+    let store = records.read();
     let pods = store.pods().filter(|pod| store.of_pod(&pod.id).next().is_none());
     pods.map(|pod| pod.id.clone()).collect()
 }
@@ -120,7 +121,7 @@ pub(crate) async fn forget(
     wanted: &str,
     is_forced: bool,
 ) -> Result<Forgotten> {
-    let (pod, members) = find(daemon, wanted)?;
+    let (pod, members) = find(&daemon.records, wanted)?;
     if let Some(path) =
         pod.as_ref().and_then(|id| daemon.records.read().pod(id)?.lives_with.clone())
         && !is_forced
@@ -168,8 +169,8 @@ pub(crate) async fn forget(
 
 /// Finds the one container or pod of this ID or ID prefix. Returns the pod's ID, if it is a pod, and the containers
 /// whose records to remove, a sandbox last.
-fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
-    let store = daemon.records.read();
+fn find(records: &Records, wanted: &str) -> Result<(Option<String>, Vec<Rc<Container>>)> {
+    let store = records.read();
     let pods = store.pods().map(|pod| (pod.id.clone(), None));
     // A sandbox is removed with its pod.
     let containers = store.all_shared().into_iter().filter(|known| !known.is_sandbox);
@@ -204,7 +205,7 @@ fn find(daemon: &Daemon, wanted: &str) -> Result<(Option<String>, Vec<Rc<Contain
 /// still has the container.
 fn require_gone(daemon: &Daemon, record: &Container, is_forced: bool) -> Result<()> {
     let ContainerKey { root, id } = &record.key;
-    if let Some(pid) = record.process.init_pid.filter(|_| is_alive(daemon, record)) {
+    if let Some(pid) = record.process.init_pid.filter(|_| is_alive(&daemon.host, record)) {
         return Err(Error::new(format!("{id} is still running as process {pid}"))
             .hint("stop and remove it with its engine"));
     }

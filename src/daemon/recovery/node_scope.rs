@@ -25,7 +25,8 @@ use crate::daemon::recovery::catch_up;
 use crate::daemon::recovery::rediscover::{self, Look, RediscoveredContainer, Wanted};
 use crate::daemon::runtime::exit_status;
 use crate::daemon::runtime::state_dir::{self, RuntimeState};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::queues::Watches;
+use crate::daemon::shared::{Daemon, Records};
 use crate::daemon::watch::folders::{FolderEvent, WatchedFolder};
 use crate::error::Result;
 use crate::limits;
@@ -44,14 +45,14 @@ const ROOTS: &str = "the runtimes' state directories";
 /// meanwhile. The remaining containers follow while the daemon serves requests.
 const START_WAIT: Duration = Duration::from_secs(3);
 
-fn is_wanted(daemon: &Daemon) -> bool {
-    daemon.config().scope == Scope::Node
+fn is_wanted(config: &Config) -> bool {
+    config.scope == Scope::Node
 }
 
 /// Records the plain runtime's containers before any plugin registers; without node scope, drops
 /// the records that an earlier daemon made of them.
 pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
-    if !is_wanted(daemon) {
+    if !is_wanted(&daemon.config()) {
         leave_out(daemon).await;
         return;
     }
@@ -63,7 +64,7 @@ pub(crate) async fn adopt(daemon: &Rc<Daemon>) {
 /// Updates the records after a change of scope. Returns whether there were any to add or drop; plugins
 /// must then be synchronized again.
 pub(crate) async fn apply(daemon: &Rc<Daemon>) -> bool {
-    if !is_wanted(daemon) {
+    if !is_wanted(&daemon.config()) {
         return leave_out(daemon).await;
     }
     let found = find(daemon, None).await;
@@ -85,7 +86,7 @@ pub(crate) async fn follow(daemon: Rc<Daemon>) {
         return;
     }
     daemon.registry.wait_for_returning().await;
-    while is_wanted(&daemon) {
+    while is_wanted(&daemon.config()) {
         watch_roots(&daemon).await;
         look_at_all(&daemon).await;
         let pause = tokio::time::sleep(daemon.config().debug_look_every);
@@ -98,8 +99,8 @@ pub(crate) async fn follow(daemon: Rc<Daemon>) {
 }
 
 /// Requests a check of the directories: after a reload, or when a directory appeared or vanished.
-pub(crate) fn look_again(daemon: &Daemon) {
-    daemon.watches.node_scope.again.notify_one();
+pub(crate) fn look_again(watches: &Watches) {
+    watches.node_scope.again.notify_one();
 }
 
 /// Watches the state directories that are not watched yet, and their parent folders.
@@ -130,7 +131,7 @@ async fn watch_roots(daemon: &Rc<Daemon>) {
                         follow_above(&daemon, watched).await;
                     }
                     daemon.watches.node_scope.watched.borrow_mut().remove(&folder);
-                    look_again(&daemon);
+                    look_again(&daemon.watches);
                 });
             }
             Ok(None) => {}
@@ -142,8 +143,8 @@ async fn watch_roots(daemon: &Rc<Daemon>) {
 
 /// Waits for new state directories, such as those of another namespace.
 async fn follow_above(daemon: &Daemon, mut watched: WatchedFolder) {
-    while is_wanted(daemon) && watched.next().await != FolderEvent::Gone {
-        look_again(daemon);
+    while is_wanted(&daemon.config()) && watched.next().await != FolderEvent::Gone {
+        look_again(&daemon.watches);
     }
 }
 
@@ -212,13 +213,13 @@ impl Arrivals {
 
 async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolder) {
     let mut arrivals = Arrivals::default();
-    while is_wanted(daemon) {
+    while is_wanted(&daemon.config()) {
         let next = arrivals.next();
         let pause = tokio::time::sleep_until(next.unwrap_or_else(Instant::now));
         tokio::select! {
             event = watched.next() => match event {
                 FolderEvent::Came(name) => {
-                    if !is_ours(daemon, root, &name) {
+                    if !is_ours(&daemon.records, root, &name) {
                         arrivals.came(name);
                     }
                 }
@@ -226,7 +227,7 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
                     arrivals.folders.remove(&name);
                     remove_gone(daemon, Some(&name)).await;
                 }
-                FolderEvent::Unknown => look_again(daemon),
+                FolderEvent::Unknown => look_again(&daemon.watches),
                 FolderEvent::Gone => break,
             },
             Some(looked) = arrivals.looks.join_next() => {
@@ -243,12 +244,12 @@ async fn follow_root(daemon: &Rc<Daemon>, root: &Path, mut watched: WatchedFolde
 
 /// Whether a container that nri-runc made has this root and ID: it is recorded before the runtime
 /// makes the folder. The record of a plain runtime's container may be of an earlier one.
-fn is_ours(daemon: &Daemon, root: &Path, name: &OsStr) -> bool {
+fn is_ours(records: &Records, root: &Path, name: &OsStr) -> bool {
     let key = ContainerKey {
         root: root.to_string_lossy().into_owned(),
         id: name.to_string_lossy().into_owned(),
     };
-    daemon.container(&key).is_some_and(|record| !record.by_plain_runtime)
+    records.container(&key).is_some_and(|record| !record.by_plain_runtime)
 }
 
 /// Checks a new folder and records its container; returns false if the folder must be checked again.
@@ -264,7 +265,7 @@ async fn arrives(daemon: &Rc<Daemon>, root: &Path, name: &OsStr) -> bool {
     if !matches!(rediscover::is_on_record(daemon, &folder), Ok(false)) {
         return is_settled;
     }
-    if has_all(daemon) {
+    if has_all(&daemon.records) {
         return true;
     }
     match rediscover::look_at(daemon, &folder.key, (Wanted::Plain, false), WHY).await {
@@ -296,9 +297,9 @@ async fn take(daemon: &Rc<Daemon>, found: RediscoveredContainer, notified: Notif
     let key = found.key().clone();
     let lane = daemon.lane(&key);
     let turn = lane.turn.lock().await;
-    let was_ready = life::is_ready(daemon, &found.record.pod);
+    let was_ready = life::is_ready(&daemon.records, &found.record.pod);
     // A reload may have narrowed the scope since the search.
-    if is_wanted(daemon) && daemon.container(&key).is_none() && found.record(daemon) {
+    if is_wanted(&daemon.config()) && daemon.container(&key).is_none() && found.record(daemon) {
         match notified {
             Notified::AtStart => drop(own_process::take(daemon, &key)),
             Notified::BySynchronize | Notified::ByEvent => {
@@ -355,7 +356,7 @@ async fn find(daemon: &Rc<Daemon>, until: Option<Instant>) -> Vec<RediscoveredCo
         }
     };
     let mut all = Vec::new();
-    let room = limits::PLAIN_CONTAINERS.saturating_sub(plain(daemon).len());
+    let room = limits::PLAIN_CONTAINERS.saturating_sub(plain(&daemon.records).len());
     for key in folders {
         if all.len() >= room {
             let only = limits::PLAIN_CONTAINERS;
@@ -389,20 +390,20 @@ async fn unknown_folders(daemon: &Rc<Daemon>) -> Result<Vec<ContainerKey>> {
     Ok(unknown)
 }
 
-fn plain(daemon: &Daemon) -> Vec<Rc<Container>> {
-    let mut all = daemon.records.read().all_shared();
+fn plain(records: &Records) -> Vec<Rc<Container>> {
+    let mut all = records.read().all_shared();
     all.retain(|record| record.by_plain_runtime);
     all
 }
 
-fn has_all(daemon: &Daemon) -> bool {
-    plain(daemon).len() >= limits::PLAIN_CONTAINERS
+fn has_all(records: &Records) -> bool {
+    plain(records).len() >= limits::PLAIN_CONTAINERS
 }
 
 /// Removes the plain runtime's containers (of this ID, or all) that are deleted, or replaced by another of the same
 /// ID. Returns false if a folder may belong to another container whose runtime has not written its state yet.
 async fn remove_gone(daemon: &Rc<Daemon>, id: Option<&OsStr>) -> bool {
-    let mut known = plain(daemon);
+    let mut known = plain(&daemon.records);
     known.retain(|record| id.is_none_or(|id| id == OsStr::new(&record.key.id)));
     let mut is_settled = true;
     for record in known {
@@ -446,7 +447,7 @@ async fn is_replaced(daemon: &Rc<Daemon>, record: &Container) -> Option<bool> {
 /// Drops the records of the plain runtime's containers without notifying plugins; returns whether
 /// there were any.
 async fn leave_out(daemon: &Rc<Daemon>) -> bool {
-    let all = plain(daemon);
+    let all = plain(&daemon.records);
     for record in &all {
         let key = &record.key;
         let lane = daemon.lane(key);

@@ -374,13 +374,13 @@ pub(super) async fn look_at(
         }
     }
     let description = describe(daemon, &call, &document.bytes).await?;
-    let mut record = new_record(daemon, &call, &description);
+    let mut record = new_record(&daemon.records, &call, &description);
     record.pending.in_flight = None;
     record.by_plain_runtime = wanted == Wanted::Plain;
     record.outcome.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
     record.process.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
     match left.pid {
-        Some(pid) => state::set_found(daemon, &mut record, pid)?,
+        Some(pid) => state::set_found(&daemon.host, &mut record, pid)?,
         None => record.state = Lifecycle::Stopped,
     }
     Ok(Look::Found(Box::new(RediscoveredContainer { description, record })))
@@ -412,7 +412,7 @@ fn call(
         argv: argv.into_iter().map(OsString::from).collect(),
         cwd: OsString::from("/"),
         parent_pid: parent.unwrap_or_default(),
-        runtime: runtime_of(daemon, left)?.into_os_string(),
+        runtime: runtime_of(&daemon.config(), left)?.into_os_string(),
         variables: parent.map(|pid| variables(&daemon.host, pid)).transpose()?.unwrap_or_default(),
         document: "config.json".to_owned(),
         ..WrapperRequest::default()
@@ -423,8 +423,7 @@ fn call(
 
 /// Returns a runtime of the kind that wrote the state: the first that `[instance]` or `runtime` names by path, else the
 /// default runtime, else the one on the PATH; if none of them is of this kind, the default runtime.
-fn runtime_of(daemon: &Daemon, left: &RuntimeState) -> Result<PathBuf> {
-    let config = &daemon.config();
+fn runtime_of(config: &Config, left: &RuntimeState) -> Result<PathBuf> {
     let named = config.instances.values().chain(&config.runtime);
     let named = named.filter(|path| path.starts_with('/')).map(PathBuf::from);
     let usual = runtime::resolve_as_engines(config, None);

@@ -79,7 +79,7 @@ fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
         daemon.audit(&call.key, || entry);
         return daemon.change(&call.key, |record| record.refuse(why, note.at));
     }
-    let mut record = blank_record(daemon, &call);
+    let mut record = blank_record(&daemon.records, &call);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     record.pod_namespace = text(&note.namespace);
     record.pod_name = text(&note.pod);

@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::chain::PluginCounts;
 use crate::daemon::reexec::Reexec;
+use crate::daemon::registry::Registry;
 use crate::daemon::registry::connected::{ConnectedPlugin, Subject};
 use crate::daemon::registry::socket::SavedSocket;
 use crate::daemon::server::http::SavedMetrics;
-use crate::daemon::shared::Daemon;
 use crate::plugin::{PluginFile, SavedPlugin};
 use crate::state::ContainerKey;
 
@@ -101,8 +101,9 @@ impl Reexec<'_> {
         let daemon = self.daemon;
         let (mut subjects, mut places) = (Vec::new(), HashMap::new());
         let connected = daemon.registry.connected();
-        let plugins =
-            connected.iter().map(|plugin| save_plugin(daemon, plugin, &mut subjects, &mut places));
+        let plugins = connected
+            .iter()
+            .map(|plugin| save_plugin(&daemon.registry, plugin, &mut subjects, &mut places));
         let inits = daemon.watches.init_watches.all().into_iter();
         let inits =
             inits.map(|(key, incarnation, process)| SavedInit { key, incarnation, process });
@@ -131,7 +132,7 @@ impl Reexec<'_> {
 }
 
 fn save_plugin(
-    daemon: &Daemon,
+    registry: &Registry,
     connected: &Rc<ConnectedPlugin>,
     subjects: &mut Vec<Subject>,
     places: &mut HashMap<Subject, u32>,
@@ -147,6 +148,6 @@ fn save_plugin(
         plugin: connected.connection().save(),
         counts: connected.chained.counts(),
         known,
-        launched: daemon.registry.roster.launched_file(connected.id()),
+        launched: registry.roster.launched_file(connected.id()),
     }
 }

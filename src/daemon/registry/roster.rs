@@ -58,8 +58,8 @@ pub(crate) struct LaunchRecord {
 
 impl LaunchRecord {
     /// Records that the plugin is started from this file, with this log.
-    pub(crate) fn starts(&self, file: &PluginFile, log: &Arc<ProcessLog>) {
-        self.resumes(file, self.starts.get() + 1, log);
+    pub(crate) fn record_start(&self, file: &PluginFile, log: &Arc<ProcessLog>) {
+        self.record_run(file, self.starts.get() + 1, log);
     }
 
     /// Returns `NN-name`.
@@ -69,7 +69,7 @@ impl LaunchRecord {
 
     /// Records the file that the plugin runs, because a later start may have failed. `is_outdated`:
     /// the disk has a newer file or configuration.
-    pub(crate) fn runs(&self, file: &PluginFile, is_outdated: bool) {
+    pub(crate) fn record_file(&self, file: &PluginFile, is_outdated: bool) {
         self.file.replace(Some(file.clone()));
         self.is_outdated.set(is_outdated);
     }
@@ -90,7 +90,7 @@ impl LaunchRecord {
     }
 
     /// Records a run of this file, new or continued from the previous program; `starts` is the number of starts so far.
-    pub(crate) fn resumes(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
+    pub(crate) fn record_run(&self, file: &PluginFile, starts: u64, log: &Arc<ProcessLog>) {
         self.starts.set(starts);
         self.file.replace(Some(file.clone()));
         self.again_at.set(None);

@@ -53,10 +53,9 @@ impl Takeovers {
     /// Whether the identity `id` was taken over [`MOST`] times within [`WINDOW`], so that processes must
     /// be replacing each other.
     pub(crate) fn is_contested(&self, id: &str, now: Instant) -> bool {
-        let mut places = self.0.borrow_mut();
-        let Some(history) = places.get_mut(id) else { return false };
-        history.drop_old(now);
-        history.at.len() >= MOST
+        let recent =
+            |history: &History| history.at.iter().filter(|at| is_recent(**at, now)).count();
+        self.0.borrow().get(id).map_or(0, recent) >= MOST
     }
 
     /// Records a refused newcomer; returns whether to log it: a newcomer that reconnects at once is
@@ -65,7 +64,7 @@ impl Takeovers {
         let mut places = self.0.borrow_mut();
         drop_over(&mut places, now);
         let history = places.entry(id.to_owned()).or_default();
-        let is_news = history.logged.is_none_or(|at| now.saturating_duration_since(at) >= WINDOW);
+        let is_news = !history.logged.is_some_and(|at| is_recent(at, now));
         if is_news {
             history.logged = Some(now);
         }
@@ -105,8 +104,7 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
     if places.len() >= limits::TAKEOVER_PLACES {
         places.retain(|_, history| {
             history.drop_old(now);
-            let is_logged =
-                history.logged.is_some_and(|at| now.saturating_duration_since(at) < WINDOW);
+            let is_logged = history.logged.is_some_and(|at| is_recent(at, now));
             !history.at.is_empty() || is_logged
         });
     }
@@ -119,8 +117,13 @@ fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
 
 impl History {
     fn drop_old(&mut self, now: Instant) {
-        self.at.retain(|at| now.saturating_duration_since(*at) < WINDOW);
+        self.at.retain(|at| is_recent(*at, now));
     }
+}
+
+/// Whether this time is within [`WINDOW`] before `now`.
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < WINDOW
 }
 
 /// Returns the reason for ending a connection that `plugin` replaced.

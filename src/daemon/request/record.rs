@@ -3,7 +3,7 @@
 
 use crate::daemon::request::VerbRequest;
 use crate::daemon::request::describe::Description;
-use crate::daemon::shared::{Daemon, messages};
+use crate::daemon::shared::{Records, events, messages};
 use crate::engine::Role;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
@@ -13,18 +13,18 @@ use crate::state::{
 
 /// Creates a new record from the call, the bundle and the engine.
 pub(crate) fn new_record(
-    daemon: &Daemon,
+    records: &Records,
     call: &VerbRequest,
     description: &Description,
 ) -> Container {
-    let mut record = blank_record(daemon, call);
-    fill_in(daemon, &mut record, description);
+    let mut record = blank_record(records, call);
+    fill_in(records, &mut record, description);
     record
 }
 
 /// Adds the data of the bundle and the engine.
-pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Description) {
-    let pod = known_pod(daemon, description);
+pub(crate) fn fill_in(records: &Records, record: &mut Container, description: &Description) {
+    let pod = known_pod(records, description);
     record.is_sandbox = description.role == Role::Sandbox;
     (record.pod, record.pod_name, record.pod_namespace) = (pod.id, pod.name, pod.namespace);
     record.name = description.container.name.clone();
@@ -37,15 +37,15 @@ pub(crate) fn fill_in(daemon: &Daemon, record: &mut Container, description: &Des
 }
 
 /// Creates a new record from the call alone.
-pub(crate) fn blank_record(daemon: &Daemon, call: &VerbRequest) -> Container {
+pub(crate) fn blank_record(records: &Records, call: &VerbRequest) -> Container {
     // USER matters only for the root, which is in the key.
     let variables = call.question().variables.iter().filter(|(name, _)| name != "USER");
     let (verb, pid) = (call.verb().to_owned(), call.question().pid);
     Container {
         schema: SCHEMA,
-        boot_id: daemon.records.boot_id(),
+        boot_id: records.boot_id(),
         key: call.key.clone(),
-        incarnation: daemon.records.next_incarnation(),
+        incarnation: records.next_incarnation(),
         state: Lifecycle::Creating,
         call: RuntimeCall {
             runtime: call.question().runtime.to_string_lossy().into_owned(),
@@ -72,7 +72,7 @@ fn not_believed(what: &str) -> Skipped {
 }
 
 /// Returns the pod as plugins know it, else as this call describes it.
-pub(crate) fn known_pod(daemon: &Daemon, description: &Description) -> api::PodSandbox {
-    let known = daemon.pod_notification(Event::CreateContainer, &description.pod.id);
+pub(crate) fn known_pod(records: &Records, description: &Description) -> api::PodSandbox {
+    let known = events::of_pod(&records.read(), Event::CreateContainer, &description.pod.id);
     known.map_or_else(|| description.pod.clone(), |known| known.pod)
 }

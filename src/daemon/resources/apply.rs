@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use crate::cgroup::{self, AppliedWrite, Around, Cgroups, Unfit, Write, WriteError};
-use crate::host::Point;
+use crate::host::{Host, Point};
 use crate::spec::{overlay, owned};
 use crate::state::{Change, Container, ContainerKey, Lifecycle, PendingUpdate};
 
@@ -30,7 +30,7 @@ use crate::daemon::resources::in_force::{Block, before, in_force, known_for_sure
 use crate::daemon::resources::results;
 use crate::daemon::resources::route::{self, Route, route, written_directly};
 use crate::daemon::runtime::{command, exit_status};
-use crate::daemon::shared::lane::Lane;
+use crate::daemon::shared::lane::{Lane, Lanes};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::{Daemon, messages};
 
@@ -63,7 +63,7 @@ pub(crate) fn check(
         Route::Runtime(cgroups) => {
             let SplitUpdate { direct, rest } = split(record, part, cgroups.as_ref());
             takes(record, &rest)?;
-            route::has_processors(daemon, &rest)?;
+            route::has_processors(&daemon.host, &rest)?;
             if let Some(cgroups) = cgroups.as_ref().filter(|_| !direct.is_empty()) {
                 plan(record, &direct, None, cgroups)?;
             }
@@ -83,7 +83,7 @@ pub(crate) async fn apply(
     requested: &PendingUpdate,
     found: Option<(Rc<Container>, CheckedUpdate)>,
 ) -> Result<()> {
-    let _writing = turn_to_write(daemon, key).await?;
+    let _writing = turn_to_write(&daemon.lanes, key).await?;
     let is_unchanged = |(checked, _): &&(Rc<Container>, _)| {
         daemon.container(key).is_some_and(|record| Rc::ptr_eq(&record, checked))
     };
@@ -112,10 +112,10 @@ pub(crate) async fn apply(
 
 /// Acquires the turn to write a container's resources; also returns the container's lane.
 pub(super) async fn turn_to_write(
-    daemon: &Daemon,
+    lanes: &Lanes,
     key: &ContainerKey,
 ) -> Result<(OwnedMutexGuard<()>, Rc<Lane>)> {
-    let lane = daemon.lane(key);
+    let lane = lanes.container(key);
     let writing = tokio::time::timeout(UPDATE_WAIT, Arc::clone(&lane.writing).lock_owned()).await;
     Ok((writing.map_err(|_late| UpdateError::Busy)?, lane))
 }
@@ -178,7 +178,7 @@ impl ResourceUpdate<'_> {
         let Self { daemon, record, requested } = self;
         let SplitUpdate { direct, rest } = split(record, &requested.part, scope);
         takes(record, &rest)?;
-        route::has_processors(daemon, &rest)?;
+        route::has_processors(&daemon.host, &rest)?;
         let mut changes = Vec::new();
         if !rest.is_empty() {
             changes = self.run_checked_update(&rest).await?;
@@ -237,7 +237,7 @@ impl ResourceUpdate<'_> {
         let mut resources = known_for_sure(record);
         overlay::put_over(&mut resources, &requested.part);
         let with_devices = part.contains_key("devices");
-        if let Err(failed) = run_update(daemon, record, resources, with_devices).await {
+        if let Err(failed) = run_update(&daemon.host, record, resources, with_devices).await {
             return Err(put_back(daemon, record, part, failed).await);
         }
         daemon.host.point(Point::DaemonCgroupDone).map_err(UpdateError::refused)?;
@@ -258,7 +258,7 @@ impl ResourceUpdate<'_> {
         let Self { daemon, record, requested } = self;
         let PendingUpdate { part, blockio_class, rdt_class, owners, event } = requested;
         let classes = Classes { blockio: blockio_class.clone(), rdt: rdt_class.clone() };
-        let owned = results::owned_by_others(daemon, &record.key, owners);
+        let owned = results::owned_by_others(&daemon.records, &record.key, owners);
         daemon.change(&record.key, |record| {
             // The class names are only needed if a class changes.
             let known = classes.rdt.as_ref();
@@ -275,7 +275,7 @@ impl ResourceUpdate<'_> {
                 &classes,
             );
         });
-        results::note_changed(daemon, &record.key, &owned, owners);
+        results::note_changed(&daemon.registry, &record.key, &owned, owners);
         daemon.note_update(&record.key, &changes);
     }
 }
@@ -290,7 +290,7 @@ pub(crate) async fn at_birth(
     if requested.part.is_empty() {
         return Ok(());
     }
-    let _writing = turn_to_write(daemon, key).await?;
+    let _writing = turn_to_write(&daemon.lanes, key).await?;
     let record = daemon.container(key).ok_or(UpdateError::Unknown)?;
     let route = route(daemon, &record)?;
     let update = ResourceUpdate { daemon, record: &record, requested: &requested };
@@ -349,7 +349,7 @@ async fn put_back(
     let (resources, left) = before(record, part);
     let undone = match resources.is_empty() {
         true => Ok(()),
-        false => run_update(daemon, record, resources, false).await,
+        false => run_update(&daemon.host, record, resources, false).await,
     };
     let more = match (undone, left.as_slice()) {
         (Err(UpdateError::Gone), _) => return UpdateError::Gone,
@@ -369,7 +369,7 @@ async fn put_back(
 
 /// Runs the runtime's `update` with these resources, without the device rules unless `with_devices`.
 pub(super) async fn run_update(
-    daemon: &Rc<Daemon>,
+    host: &Host,
     record: &Container,
     mut resources: Block,
     with_devices: bool,
@@ -377,12 +377,12 @@ pub(super) async fn run_update(
     if !with_devices {
         resources.remove("devices"); // crun would treat these as the complete list of permitted devices.
     }
-    leave_out_idle(daemon, &mut resources, &record.resources.of_engine.map());
-    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
+    leave_out_idle(host, &mut resources, &record.resources.of_engine.map());
+    host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     let document = Value::Object(resources).to_string();
     let words = ["update", "--resources", "-", &record.key.id];
     command::run(record, &words, document.as_bytes()).await.map_err(|error| {
-        if exit_status::has_exited(&daemon.host, record) {
+        if exit_status::has_exited(host, record) {
             UpdateError::Gone
         } else {
             UpdateError::refused(format!("the runtime refused: {error}"))
@@ -397,11 +397,11 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
     classes::enter_again(daemon, &record);
     let written = match route(daemon, &record) {
         // Plugins' values that neither the runtime nor the daemon can write have not changed since the creation.
-        Ok(Route::Runtime(scope)) => rewrite_beside(daemon, &record, scope.as_ref()),
+        Ok(Route::Runtime(scope)) => rewrite_beside(&daemon.host, &record, scope.as_ref()),
         _ => match ignored(&record, &record.resources.overlay) {
             none if none.is_empty() => Ok(()),
             some => written_directly(daemon, &record)
-                .and_then(|cgroups| rewrite_in(daemon, &record, &cgroups, &some)),
+                .and_then(|cgroups| rewrite_in(&daemon.host, &record, &cgroups, &some)),
         },
     };
     if let Err(update_error) = written {
@@ -411,16 +411,16 @@ pub(crate) fn rewrite_ignored(daemon: &Daemon, key: &ContainerKey) {
 
 /// Restores the plugins' values after an update that failed halfway or bypassed the daemon.
 pub(crate) async fn reapply(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
-    let _writing = turn_to_write(daemon, key).await?;
+    let _writing = turn_to_write(&daemon.lanes, key).await?;
     let record = living(daemon, key)?;
     classes::enter_again(daemon, &record);
     if restore_directly(daemon, &record, None).await.is_ok() {
         return Ok(());
     }
     // Omits the engine's recorded values, because an update that bypassed the daemon may be newer.
-    run_update(daemon, &record, record.resources.overlay.clone(), false).await?;
+    run_update(&daemon.host, &record, record.resources.overlay.clone(), false).await?;
     match route(daemon, &record)? {
-        Route::Runtime(scope) => rewrite_beside(daemon, &record, scope.as_ref()),
+        Route::Runtime(scope) => rewrite_beside(&daemon.host, &record, scope.as_ref()),
         Route::Direct(_) => Ok(()),
     }
 }
@@ -456,27 +456,27 @@ async fn restore_directly(
     tried: Option<&Block>,
 ) -> Result<()> {
     let cgroups = written_directly(daemon, record)?;
-    let writes = rewrites(daemon, record, &cgroups, (&record.resources.overlay, tried))?;
+    let writes = rewrites(&daemon.host, record, &cgroups, (&record.resources.overlay, tried))?;
     Ok(carry_out(&cgroups, writes).await.map(drop)?)
 }
 
 /// Restores the directly written values in a systemd scope (D48): each `update` of the runtime may
 /// reset them.
-fn rewrite_beside(daemon: &Daemon, record: &Container, scope: Option<&Cgroups>) -> Result<()> {
+fn rewrite_beside(host: &Host, record: &Container, scope: Option<&Cgroups>) -> Result<()> {
     let Some(scope) = scope else { return Ok(()) };
     let beside = split(record, &record.resources.overlay, Some(scope)).direct;
-    rewrite_in(daemon, record, scope, &beside)
+    rewrite_in(host, record, scope, &beside)
 }
 
 /// Writes the values of `part` again, on the event loop, because none of them takes the kernel long.
-fn rewrite_in(daemon: &Daemon, record: &Container, cgroups: &Cgroups, part: &Block) -> Result<()> {
-    let writes = rewrites(daemon, record, cgroups, (part, None))?;
+fn rewrite_in(host: &Host, record: &Container, cgroups: &Cgroups, part: &Block) -> Result<()> {
+    let writes = rewrites(host, record, cgroups, (part, None))?;
     Ok(cgroup::carry_out(cgroups, &writes).map(drop)?)
 }
 
 /// Returns the writes that put `part` in force again; `tried` is an update that failed.
 fn rewrites(
-    daemon: &Daemon,
+    host: &Host,
     record: &Container,
     cgroups: &Cgroups,
     (part, tried): (&Block, Option<&Block>),
@@ -485,6 +485,6 @@ fn rewrites(
         return Ok(Vec::new());
     }
     let writes = plan(record, part, tried, cgroups).map_err(UpdateError::from)?;
-    daemon.host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
+    host.point(Point::DaemonCgroup).map_err(UpdateError::refused)?;
     Ok(writes)
 }

@@ -213,7 +213,7 @@ async fn look_at(
         return Ok(found);
     }
     // An update may have been in progress, so the values are compared again while no other can begin.
-    let Ok(_writing) = turn_to_write(daemon, key).await else {
+    let Ok(_writing) = turn_to_write(&daemon.lanes, key).await else {
         return Ok(Drifts::unread(&key.id, "an update of it is under way"));
     };
     let Some(record) = comparable() else { return Ok(Drifts::default()) };

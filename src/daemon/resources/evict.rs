@@ -37,7 +37,7 @@ pub(crate) async fn carry_out(
     for api::ContainerEviction { container_id, reason, special_fields: _ } in evictions {
         tokio::task::yield_now().await;
         let askers = by.get(&container_id).map(Vec::as_slice).unwrap_or_default();
-        let key = match target::find(daemon, &container_id, subject) {
+        let key = match target::find(&daemon.records, &container_id, subject) {
             Ok(key) => key,
             Err(update_error) => {
                 let plugin = askers.join(",");

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use crate::cgroup::Cgroups;
+use crate::host::Host;
 use crate::resolve::is_cgroup_v2;
 use crate::runtime::RuntimeKind;
 use crate::runtime::ignored::is_ignored_in_updates;
@@ -15,7 +16,6 @@ use crate::state::Container;
 
 use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::{Block, in_force};
-use crate::daemon::shared::Daemon;
 
 /// The field that systemd manages in a scope although a runtime's `update` ignores it: device rules.
 const SYSTEMDS: &str = "devices";
@@ -59,8 +59,8 @@ pub(crate) fn ignored(record: &Container, part: &Block) -> Block {
 
 /// Removes values that are in force anyway on cgroup v2, because crun refuses an update with them.
 /// Values that the engine requests stay.
-pub(crate) fn leave_out_idle(daemon: &Daemon, resources: &mut Block, engine: &Block) {
-    if !is_cgroup_v2(&daemon.host) {
+pub(crate) fn leave_out_idle(host: &Host, resources: &mut Block, engine: &Block) {
+    if !is_cgroup_v2(host) {
         return;
     }
     for (section, members) in resources.iter_mut() {

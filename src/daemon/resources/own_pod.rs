@@ -10,6 +10,7 @@ use crate::daemon::runtime::state_dir;
 use crate::daemon::shared::{Daemon, messages};
 use crate::daemon::watch::pidfd;
 use crate::files;
+use crate::host::Host;
 use crate::presence::IfThere;
 use crate::state::{Container, Pod};
 
@@ -28,15 +29,15 @@ pub(super) fn of_plugin(daemon: &Daemon, plugin: &str) -> io::Result<Option<Pod>
 /// # Errors
 /// Fails when `/proc` cannot be read, and as [`outermost`].
 pub(crate) fn pod_of_process(daemon: &Daemon, pid: u32) -> io::Result<Option<Pod>> {
-    match cgroups_of(daemon, pid)? {
+    match cgroups_of(&daemon.host, pid)? {
         Some(text) => pod_in(daemon, &text),
         None => Ok(None),
     }
 }
 
 /// Returns `/proc/PID/cgroup`; `None` without such a process.
-fn cgroups_of(daemon: &Daemon, pid: u32) -> io::Result<Option<String>> {
-    let path = daemon.host.path(format!("/proc/{pid}/cgroup"));
+fn cgroups_of(host: &Host, pid: u32) -> io::Result<Option<String>> {
+    let path = host.path(format!("/proc/{pid}/cgroup"));
     files::read_kernel(&path).if_there()
 }
 
@@ -49,7 +50,7 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
     let paths = candidates.iter().map(|(known, path)| (known.key.id.as_str(), path.as_str()));
     let init = |at: usize| {
         let (record, _) = candidates.get(at)?;
-        init_cgroups(daemon, record).or_absent()?
+        init_cgroups(&daemon.host, record).or_absent()?
     };
     let at = outermost(text, &paths.collect::<Vec<_>>(), init)?;
     let found = at.and_then(|at| candidates.get(at));
@@ -58,15 +59,15 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
 
 /// Returns `/proc/PID/cgroup` of the container's init process, whose cgroup the runtime made; `None` if
 /// that process is unknown or no longer exists.
-fn init_cgroups(daemon: &Daemon, record: &Container) -> io::Result<Option<String>> {
-    let (host, key) = (&daemon.host, &record.key);
+fn init_cgroups(host: &Host, record: &Container) -> io::Result<Option<String>> {
+    let (host, key) = (host, &record.key);
     let (pid, start) = match record.process.init_pid {
         Some(pid) => (Some(pid), record.process.init_start),
         // The PID of a `run` is recorded late, so the runtime's state is read.
         None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
     };
     let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
-    let text = cgroups_of(daemon, pid)?;
+    let text = cgroups_of(host, pid)?;
     let is_same = pidfd::start_time(host, pid)? == Some(start);
     Ok(text.filter(|_| is_same))
 }

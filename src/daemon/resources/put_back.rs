@@ -127,7 +127,7 @@ async fn write(
     let SplitUpdate { mut direct, rest } = split(record, &part, Some(&place.cgroups));
     if !rest.is_empty() {
         // If an update omitted values, such as the CPUs, the runtime's state would lose them.
-        let updated = run_update(daemon, record, in_force(record), false).await;
+        let updated = run_update(&daemon.host, record, in_force(record), false).await;
         updated.map_err(|why| Error::new(why.to_string()))?;
         // The update may have just reset the directly written values.
         direct = split(record, &record.resources.overlay, Some(&place.cgroups)).direct;

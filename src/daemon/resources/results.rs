@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use crate::daemon::registry::Registry;
 use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::Records;
 use crate::plugin::Event;
 use crate::plugin::api::extension::{
     ExtensionEvent, UpdateOutcome, UpdateResult, UpdateResultsRequest,
@@ -47,9 +48,9 @@ impl Results {
     }
 
     /// Sends the results to the plugins that subscribed.
-    pub(super) fn send(self, daemon: &Daemon) {
+    pub(super) fn send(self, registry: &Registry) {
         for (plugin, results) in self.0 {
-            let Some(found) = daemon.registry.find(&plugin) else { continue };
+            let Some(found) = registry.find(&plugin) else { continue };
             if !found.connection().takes(ExtensionEvent::UPDATE_RESULTS) {
                 continue;
             }
@@ -79,20 +80,20 @@ fn field(error: &UpdateError) -> Option<String> {
 }
 
 pub(super) fn send_one(
-    daemon: &Daemon,
+    registry: &Registry,
     id: &str,
     requested: &PendingUpdate,
     result: &Result<Done>,
 ) {
     let mut results = Results::default();
     results.add(id, requested, result);
-    results.send(daemon);
+    results.send(registry);
 }
 
 /// Notifies plugins whether the runtime accepted the values that they set in their replies to an engine's update of
 /// this container (`is_taken`); `answered` maps fields to plugins.
 pub(crate) fn of_engines_update(
-    daemon: &Daemon,
+    registry: &Registry,
     key: &ContainerKey,
     answered: &BTreeMap<String, String>,
     is_taken: bool,
@@ -101,16 +102,16 @@ pub(crate) fn of_engines_update(
     let requested = PendingUpdate { owners, event, ..PendingUpdate::default() };
     let why = || UpdateError::refused("the runtime did not accept the engine's update");
     let result = if is_taken { Ok(Done::Applied) } else { Err(why()) };
-    send_one(daemon, &key.id, &requested, &result);
+    send_one(registry, &key.id, &requested, &result);
 }
 
 /// Returns the fields of `next` that have owners now, each with that owner.
 pub(super) fn owned_by_others(
-    daemon: &Daemon,
+    records: &Records,
     key: &ContainerKey,
     next: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    let Some(record) = daemon.container(key) else { return BTreeMap::new() };
+    let Some(record) = records.container(key) else { return BTreeMap::new() };
     let known = next.keys().filter_map(|field| record.resources.owners.get_key_value(field));
     known.map(|(field, owner)| (field.clone(), owner.clone())).collect()
 }
@@ -118,7 +119,7 @@ pub(super) fn owned_by_others(
 /// Notifies plugins that fields which they owned (`before`) have other owners from now on. `after`:
 /// the new owners; a field without one is the engine's.
 pub(crate) fn note_changed(
-    daemon: &Daemon,
+    registry: &Registry,
     key: &ContainerKey,
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,
@@ -138,7 +139,7 @@ pub(crate) fn note_changed(
         };
         results.0.entry(owner.trim_start_matches('-').to_owned()).or_default().push(changed);
     }
-    results.send(daemon);
+    results.send(registry);
 }
 
 #[cfg(test)]

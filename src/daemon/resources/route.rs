@@ -133,10 +133,10 @@ const THERE: [(&str, &str); 2] =
 
 /// Checks that the host has the CPUs and nodes of `part`. The kernel refuses missing ones, but a
 /// runtime may pass them to systemd first, which interprets them differently.
-pub(crate) fn has_processors(daemon: &Daemon, part: &Block) -> Result<()> {
+pub(crate) fn has_processors(host: &Host, part: &Block) -> Result<()> {
     for (key, list) in THERE {
         let wanted = part.get("cpu").and_then(|cpu| cpu.get(key)?.as_str()).unwrap_or_default();
-        let there = files::read_kernel(&daemon.host.path(list)).if_there();
+        let there = files::read_kernel(&host.path(list)).if_there();
         let there = there.map_err(|unknown| not_known(unknown.into()))?.unwrap_or_default();
         let (Some(all), Some(wanted)) = (members(&there), members(wanted)) else { continue };
         if let Some(missing) = wanted.difference(&all).next().filter(|_| !all.is_empty()) {

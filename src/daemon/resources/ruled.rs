@@ -23,7 +23,7 @@ pub(crate) fn note_hits(
 ) {
     for note in notes {
         daemon.report.metrics.plugins().count_rule(&note.rule, "would_refuse");
-        let Ok(key) = target::find(daemon, &note.container, subject) else { continue };
+        let Ok(key) = target::find(&daemon.records, &note.container, subject) else { continue };
         let is_known = |hit: &RuleHit| {
             (&hit.plugin, hit.field.as_str(), &hit.rule) == (&note.plugin, note.field(), &note.rule)
         };
@@ -74,7 +74,7 @@ pub(super) fn note_dropped(
         if daemon.report.few_lines.admit(of, &note.plugin) {
             warn!("{}: {}: {reason}", quoted(&note.container), note.plugin);
         }
-        if let Ok(key) = target::find(daemon, &note.container, subject) {
+        if let Ok(key) = target::find(&daemon.records, &note.container, subject) {
             let skipped = Skipped { plugin: note.plugin.clone(), reason };
             updates::note_skipped(daemon, &key, "", vec![skipped]);
         }

@@ -2,7 +2,7 @@
 //! Finds the container that a plugin names by its ID.
 
 use crate::daemon::resources::error::{Result, UpdateError};
-use crate::daemon::shared::{Daemon, events};
+use crate::daemon::shared::{Daemon, Records, events};
 use crate::error::quoted;
 use crate::rules::{PodsOfContainers, RuledPod};
 use crate::state::{Container, ContainerKey, Lifecycle};
@@ -11,14 +11,14 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// container with that ID, else the youngest. Fails if there is none, or several are alive: only the
 /// runtime root distinguishes these, and the protocol has no field for it.
 pub(crate) fn find(
-    daemon: &Daemon,
+    records: &Records,
     id: &str,
     subject: Option<&ContainerKey>,
 ) -> Result<ContainerKey> {
     if let Some(subject) = subject.filter(|subject| subject.id == id) {
         return Ok(subject.clone());
     }
-    let store = daemon.records.read();
+    let store = records.read();
     let has_ended =
         |known: &Container| matches!(known.state, Lifecycle::Stopped | Lifecycle::Removed);
     let roots = store.of_id(id).filter(|known| !has_ended(known)).map(|known| &*known.key.root);
@@ -43,7 +43,7 @@ pub(crate) struct KnownPods<'a> {
 
 impl PodsOfContainers for KnownPods<'_> {
     fn pod_of(&self, container: &str) -> Option<RuledPod> {
-        let key = find(self.daemon, container, self.subject).ok()?;
+        let key = find(&self.daemon.records, container, self.subject).ok()?;
         let record = self.daemon.container(&key)?;
         Some(events::ruled_pod_of(&self.daemon.records.read(), &record))
     }

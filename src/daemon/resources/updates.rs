@@ -19,6 +19,7 @@ use tracing::warn;
 
 use crate::chain::{ChainedPlugin, unknown_field_line};
 use crate::clock::now;
+use crate::daemon::shared::update_backoff::UpdateBackoff;
 use crate::error::quoted;
 use crate::plugin::{Event, api};
 use crate::state::{Container, ContainerKey, Lifecycle, PendingUpdate, Skipped};
@@ -165,7 +166,7 @@ async fn carry_out_request(
     ruled::note_hits(daemon, &gone.noted, event, None);
     ruled::note_dropped(daemon, &gone.dropped, event, None);
     evict::carry_out(daemon, gone.evictions, &gone.evicted_by, None).await;
-    slow_down(daemon, &plugin.chained, &update_requests).await;
+    slow_down(&daemon.update_backoff, &plugin.chained, &update_requests).await;
     let unmet = carry_out_all(daemon, update_requests).await;
     failed.extend(unmet.into_iter().filter_map(|index| places.get(index).copied()));
     failed.sort_unstable();
@@ -175,11 +176,11 @@ async fn carry_out_request(
 
 /// Delays the response to a plugin whose updates are all paused, so that the plugin does not repeat them at
 /// once. The request may come from inside a handler, so the delay is at most half of the plugin's time-out.
-async fn slow_down(daemon: &Daemon, member: &ChainedPlugin, update_requests: &[UpdateRequest]) {
+async fn slow_down(backoff: &UpdateBackoff, member: &ChainedPlugin, requests: &[UpdateRequest]) {
     let id = member.id();
-    let pause = |it: &UpdateRequest| Some(daemon.update_backoff.pause(id, &it.id)?.1);
+    let pause = |it: &UpdateRequest| Some(backoff.pause(id, &it.id)?.1);
     // No delay if any update of the request is tried.
-    let all: Option<Vec<Duration>> = update_requests.iter().map(pause).collect();
+    let all: Option<Vec<Duration>> = requests.iter().map(pause).collect();
     if let Some(longest) = all.unwrap_or_default().into_iter().max() {
         tokio::time::sleep(longest.min(MOST_SLOWED).min(member.plugin.timeout() / 2)).await;
     }
@@ -199,7 +200,7 @@ fn inspect(
     let part =
         resources.map(|wanted| classes::overlay_of(daemon, container_id, wanted)).transpose();
     let named = resources.map(Classes::of).unwrap_or_default();
-    let key = target::find(daemon, container_id, subject);
+    let key = target::find(&daemon.records, container_id, subject);
     let mut requested = PendingUpdate {
         part: Map::new(),
         blockio_class: named.blockio,
@@ -283,7 +284,7 @@ async fn carry_out_all(daemon: &Rc<Daemon>, update_requests: Vec<UpdateRequest>)
             failed.push(place);
         }
     }
-    results.send(daemon);
+    results.send(&daemon.registry);
     failed
 }
 
@@ -375,7 +376,7 @@ fn conclude_deferred(
     requested: PendingUpdate,
     result: Result<Done>,
 ) {
-    results::send_one(daemon, &key.id, &requested, &result);
+    results::send_one(&daemon.registry, &key.id, &requested, &result);
     if let Err(update_error) = result {
         let (id, key, found) = (key.id.clone(), Some(key.clone()), Ok(None));
         let request = UpdateRequest { id, key, requested, ignores_failure: false, found };

@@ -74,7 +74,7 @@ async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdi
     let child = start(record, words, (input, stdout, output.try_clone()?))?;
     // Without a pidfd the child is polled.
     let process = pidfd::open(child.id()).or_absent().flatten();
-    let Some(status) = ended(child, process.as_ref(), RUNTIME_WAIT).await? else {
+    let Some(status) = wait_or_kill(child, process.as_ref(), RUNTIME_WAIT).await? else {
         return Err(Error::new(format!(
             "{} {} did not exit",
             record.call.runtime,
@@ -89,14 +89,14 @@ async fn run_into(record: &Container, words: &[&str], stdin: &[u8], stdout: Stdi
 
 /// Waits for the child up to a limit; without polling if `process` is known. A child that does not
 /// exit in time is killed; a task awaits its end, which can take long inside the kernel.
-async fn ended(
+async fn wait_or_kill(
     mut child: Child,
     process: Option<&OwnedFd>,
     limit: Duration,
 ) -> Result<Option<ExitStatus>> {
     let deadline = Instant::now() + limit;
     if let Some(process) = process {
-        let _or_not = tokio::time::timeout_at(deadline, pidfd::ended(process)).await;
+        let _or_not = tokio::time::timeout_at(deadline, pidfd::wait_until_exited(process)).await;
     }
     loop {
         if let Some(status) = child.try_wait()? {
@@ -258,7 +258,7 @@ mod tests {
             }
         };
         let status = tokio::select! {
-            status = ended(sleeping("0.3"), None, RUNTIME_WAIT) => status.unwrap().unwrap(),
+            status = wait_or_kill(sleeping("0.3"), None, RUNTIME_WAIT) => status.unwrap().unwrap(),
             () = tick => unreachable!(),
         };
         assert!(status.success() && ticks.get() > 2, "{} ticks", ticks.get());
@@ -270,7 +270,7 @@ mod tests {
             let child = sleeping("60");
             let pid = child.id();
             let process = pidfd::open(pid).unwrap().filter(|_| has_descriptor);
-            let status = ended(child, process.as_ref(), Duration::from_millis(50)).await;
+            let status = wait_or_kill(child, process.as_ref(), Duration::from_millis(50)).await;
             assert!(status.unwrap().is_none());
             let mut left = 500;
             while pidfd::open(pid).unwrap().is_some() && left > 0 {

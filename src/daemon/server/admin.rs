@@ -22,11 +22,12 @@ use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
+use crate::daemon::registry::Registry;
 use crate::daemon::resources::drift;
 use crate::daemon::server::drain::OpenConnection;
 use crate::daemon::server::events as event_stream;
 use crate::daemon::server::{explain, exposed, frames, holdings, policy, recent, recording, rows};
-use crate::daemon::shared::{Daemon, events};
+use crate::daemon::shared::{Daemon, Report, events};
 use crate::error::{Error, Result, quoted};
 use crate::limits;
 use crate::link::DaemonResponse;
@@ -64,7 +65,7 @@ pub(crate) async fn serve(
         }
         AdminRequest::Events { since, follow: true } => {
             drop(open); // The event stream has no end either.
-            return event_stream::follow(daemon, stream, &since).await;
+            return event_stream::follow(&daemon.stream, stream, &since).await;
         }
         AdminRequest::Stop => {
             send(stream, to_json(Ok(Stopping { pid: std::process::id() }))).await?;
@@ -92,7 +93,7 @@ pub(crate) async fn serve(
         AdminRequest::Explain { id } => to_json(explain::explain(daemon, &id)),
         AdminRequest::Policy { pod, plugins } => to_json(policy::policy(daemon, &pod, plugins)),
         AdminRequest::Events { since, follow: false } => {
-            to_json(event_stream::read(daemon, &since))
+            to_json(event_stream::read(&daemon.stream, &since))
         }
         AdminRequest::Switched { off, by } => to_json(Ok(note_switch(daemon, off, &by))),
         AdminRequest::Unknown => Err(AdminRequest::refuse_unknown(text)),
@@ -150,7 +151,7 @@ async fn send_pods(
 
 /// Compares values that plugins and injections own with the kernel's, for the containers that match `wanted`, or all.
 async fn drift(daemon: &Rc<Daemon>, wanted: Option<&str>) -> Result<DriftAnswer> {
-    let keys = wanted.map(|wanted| explain::living(daemon, wanted)).transpose()?;
+    let keys = wanted.map(|wanted| explain::living(&daemon.records.read(), wanted)).transpose()?;
     Ok(drift::look(daemon, keys, None).await.into_answer())
 }
 
@@ -185,8 +186,8 @@ fn status(daemon: &Daemon) -> Status {
         unadjusted: unadjusted(&store),
         unwritten: store.unwritten().into_iter().map(str::to_owned).collect(),
         records_refused: refused.map(|(count, why)| RefusedRecords { count, why }),
-        audit: audit(daemon),
-        outdated_plugins: outdated(daemon),
+        audit: audit(&daemon.report),
+        outdated_plugins: outdated(&daemon.registry),
         absent_plugins: daemon.registry.absent(),
         missing: report.missing.borrow().values().cloned().collect(),
         contradictions: report.contradictions.borrow().iter().cloned().collect(),
@@ -204,7 +205,7 @@ fn status(daemon: &Daemon) -> Status {
 /// Returns the answer to `top`, without its pods.
 fn top(daemon: &Daemon) -> TopAnswer {
     let (plugins, metrics) = (daemon.registry.rows(), &daemon.report.metrics);
-    let containers = holdings::states(daemon).into_iter();
+    let containers = holdings::states(&daemon.records).into_iter();
     TopAnswer {
         status: status(daemon),
         calls: plugins.iter().map(|row| metrics.plugins().counts(&row.id())).collect(),
@@ -230,16 +231,16 @@ fn unadjusted(store: &Store) -> Vec<String> {
 
 /// Returns how many lines the audit log has written and lost, and why it cannot be written now; `None`
 /// without an audit log.
-fn audit(daemon: &Daemon) -> Option<AuditCounts> {
-    let log = &daemon.report.audit;
+fn audit(report: &Report) -> Option<AuditCounts> {
+    let log = &report.audit;
     let counts = log.is_on().then(|| log.counts())?;
     let (written, lost, failure) = (counts.written(), counts.lost(), counts.failing());
     Some(AuditCounts { written, lost, failure })
 }
 
 /// Returns launched plugins that run an older program or configuration than their files.
-fn outdated(daemon: &Daemon) -> Vec<OutdatedPlugin> {
-    let outdated = daemon.registry.roster.outdated().into_iter();
+fn outdated(registry: &Registry) -> Vec<OutdatedPlugin> {
+    let outdated = registry.roster.outdated().into_iter();
     outdated.map(|(plugin, why)| OutdatedPlugin { plugin, why }).collect()
 }
 

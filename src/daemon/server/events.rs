@@ -2,6 +2,8 @@
 //! Serves `nri-runc nri events`: the stored events, or a stream of them until the reader closes its
 //! end. A slow reader delays only its own connection.
 
+use std::rc::Rc;
+
 use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,26 +11,29 @@ use tokio::net::UnixStream;
 
 use crate::answers::EventsBegin;
 use crate::daemon::server::frames;
-use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::limits;
 use crate::link::DaemonResponse;
-use crate::stream::{EventReader, Since};
+use crate::stream::{EventReader, EventStream, Since};
 
 /// Returns the events from the position `since` on, as one document.
 ///
 /// # Errors
 /// Fails on an invalid cursor.
-pub(super) fn read(daemon: &Daemon, since: &str) -> Result<Vec<Box<RawValue>>> {
-    let mut reader = daemon.stream.reader(&place(since)?);
+pub(super) fn read(stream: &Rc<EventStream>, since: &str) -> Result<Vec<Box<RawValue>>> {
+    let mut reader = stream.reader(&place(since)?);
     let parts = std::iter::from_fn(|| Some(reader.take()).filter(|text| !text.is_empty()));
     let text: String = parts.collect();
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// Sends the cursor at which the reader starts, then each later event as a line, until the reader closes its end.
-pub(super) async fn follow(daemon: &Daemon, stream: &mut UnixStream, since: &str) -> Result<()> {
-    let mut events = match follower(daemon, since) {
+pub(super) async fn follow(
+    events: &Rc<EventStream>,
+    stream: &mut UnixStream,
+    since: &str,
+) -> Result<()> {
+    let mut events = match follower(events, since) {
         Ok(events) => events,
         Err(error) => {
             let refusal = DaemonResponse::Refuse(error.to_string());
@@ -59,8 +64,8 @@ fn place(since: &str) -> Result<Since> {
     })
 }
 
-fn follower(daemon: &Daemon, since: &str) -> Result<EventReader> {
-    daemon.stream.follower(&place(since)?).ok_or_else(|| {
+fn follower(stream: &Rc<EventStream>, since: &str) -> Result<EventReader> {
+    stream.follower(&place(since)?).ok_or_else(|| {
         let most = limits::EVENT_READERS;
         Error::new(format!("{most} programs already read events, the maximum"))
             .hint("end one of them")

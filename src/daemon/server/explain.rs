@@ -9,12 +9,13 @@ use crate::answers::{
     ContainerExplained, Dated, Explanation, InjectionNote, MatchRow, Repetition, SeveralMatches,
     WayGiven,
 };
+use crate::daemon::registry::Registry;
 use crate::daemon::server::{explain_pod, recent, rows};
 use crate::daemon::shared::{Daemon, events};
 use crate::error::{Error, Result};
 use crate::rules::exec_rows;
 use crate::spec::owned;
-use crate::state::{Change, Container, ContainerKey, GaveWay, Lifecycle, WouldInject};
+use crate::state::{Change, Container, ContainerKey, GaveWay, Lifecycle, Store, WouldInject};
 use crate::text::{first_of, short_id};
 
 /// How an argument matches a container, best first.
@@ -48,12 +49,12 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
     };
     let gone: Vec<_> = store.gone(searched(wanted)).collect();
     let all = store.containers().chain(gone.iter().map(Cow::as_ref));
-    let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
+    let ranked = all.filter_map(|container| Some((rank(&store, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> =
         ranked.filter(|(_, container)| is_shown(container)).collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min();
     if best != Some(Match::Id)
-        && let Some(pod) = explain_pod::explain(daemon, &store, wanted, best.is_none())
+        && let Some(pod) = explain_pod::explain(&daemon.report, &store, wanted, best.is_none())
     {
         return pod.map(|pod| Explanation::Pod(Box::new(pod)));
     }
@@ -71,7 +72,7 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
         (_, [one]) if best != Match::Prefix => *one,
         // An engine retries a refused or ended container under its name, so the operator means the
         // last attempt.
-        ([newest, ..], []) if best != Match::Prefix && have_one_name(daemon, &found) => *newest,
+        ([newest, ..], []) if best != Match::Prefix && have_one_name(&store, &found) => *newest,
         _ => return Ok(Explanation::Several(ambiguous(daemon, wanted, &found))),
     };
     let others = found.iter().filter(|other| other.key != meant.key);
@@ -84,10 +85,9 @@ pub(crate) fn explain(daemon: &Daemon, wanted: &str) -> Result<Explanation> {
 ///
 /// # Errors
 /// Fails if none matches.
-pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>> {
-    let store = daemon.records.read();
+pub(super) fn living(store: &Store, wanted: &str) -> Result<Vec<ContainerKey>> {
     let all = store.containers().filter(|container| !container.is_sandbox);
-    let ranked = all.filter_map(|container| Some((rank(daemon, container, wanted)?, container)));
+    let ranked = all.filter_map(|container| Some((rank(store, container, wanted)?, container)));
     let ranked: Vec<(Match, &Container)> = ranked.collect();
     let best = ranked.iter().map(|(rank, _)| *rank).min().ok_or_else(|| {
         Error::new(format!("no container matches {wanted}")).hint("see: nri-runc nri pods")
@@ -95,7 +95,7 @@ pub(super) fn living(daemon: &Daemon, wanted: &str) -> Result<Vec<ContainerKey>>
     Ok(ranked.iter().filter(|(rank, _)| *rank == best).map(|(_, it)| it.key.clone()).collect())
 }
 
-fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
+fn rank(store: &Store, container: &Container, wanted: &str) -> Option<Match> {
     let Container { key, name, .. } = container;
     if wanted.is_empty() {
         return None;
@@ -103,7 +103,7 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
     if key.id == wanted {
         return Some(Match::Id);
     }
-    let (namespace, pod) = pod_of(daemon, container);
+    let (namespace, pod) = pod_of(store, container);
     let rest = wanted.strip_prefix(namespace.as_str()).and_then(|rest| rest.strip_prefix('/'));
     let is_named = |rest: &str| {
         rest == name || rest == key.id || rest == pod || rest == format!("{pod}/{name}")
@@ -115,8 +115,8 @@ fn rank(daemon: &Daemon, container: &Container, wanted: &str) -> Option<Match> {
 }
 
 /// Whether the containers have the same name, in pods of the same name and namespace.
-fn have_one_name(daemon: &Daemon, found: &[&Container]) -> bool {
-    let mut names = found.iter().map(|container| (pod_of(daemon, container), &container.name));
+fn have_one_name(store: &Store, found: &[&Container]) -> bool {
+    let mut names = found.iter().map(|container| (pod_of(store, container), &container.name));
     let first = names.next();
     names.all(|name| Some(name) == first)
 }
@@ -132,7 +132,7 @@ fn newest_of_each(mut found: Vec<&Container>) -> Vec<&Container> {
 fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> SeveralMatches {
     let matches: Vec<MatchRow> = found.iter().map(|container| row(daemon, container)).collect();
     let name = |container: &&Container| {
-        let (namespace, pod) = pod_of(daemon, container);
+        let (namespace, pod) = pod_of(&daemon.records.read(), container);
         let parts = [namespace, pod, container.name.clone()];
         let mut parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         parts.retain(|part| !part.is_empty());
@@ -148,7 +148,7 @@ fn ambiguous(daemon: &Daemon, wanted: &str, found: &[&Container]) -> SeveralMatc
 
 /// Returns a container's row in a list to choose from.
 fn row(daemon: &Daemon, container: &Container) -> MatchRow {
-    let (namespace, pod) = pod_of(daemon, container);
+    let (namespace, pod) = pod_of(&daemon.records.read(), container);
     MatchRow {
         id: container.key.id.clone(),
         root: container.key.root.clone(),
@@ -163,8 +163,8 @@ fn row(daemon: &Daemon, container: &Container) -> MatchRow {
 
 /// Returns the namespace and name of the container's pod. For a removed pod they come from the container's record; if
 /// that has none, as those of older daemons, the name is the pod's ID.
-fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
-    match daemon.records.read().pod(&container.pod) {
+fn pod_of(store: &Store, container: &Container) -> (String, String) {
+    match store.pod(&container.pod) {
         Some(pod) => (pod.namespace.clone(), pod.name.clone()),
         None if container.pod_name.is_empty() => (String::new(), container.pod.clone()),
         None => (container.pod_namespace.clone(), container.pod_name.clone()),
@@ -172,7 +172,7 @@ fn pod_of(daemon: &Daemon, container: &Container) -> (String, String) {
 }
 
 fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
-    let (namespace, pod) = pod_of(daemon, container);
+    let (namespace, pod) = pod_of(&daemon.records.read(), container);
     // A plugin that was skipped for the pod may handle the pod's containers differently, so it is shown too.
     let store = daemon.records.read();
     let mut skipped = container.outcome.skipped.clone();
@@ -184,8 +184,8 @@ fn explained(daemon: &Daemon, container: &Container) -> ContainerExplained {
         pod,
         state: rows::state(daemon, container),
         status_reason: Some(known.process.status_reason).filter(|reason| !reason.is_empty()),
-        changes: changes(daemon, container),
-        times: recent::times(daemon, &container.pod, &known.key.id),
+        changes: changes(&daemon.registry, container),
+        times: recent::times(&daemon.report, &container.pod, &known.key.id),
         skipped,
         exec_rules: exec_rows(
             &daemon.config().exec_rules,
@@ -250,11 +250,11 @@ fn repeated(container: &Container) -> Vec<Dated<Repetition>> {
 
 /// Returns the changes in order of time, and those of one event in the order of the chain. Omits changes
 /// to the value that the field already had.
-fn changes(daemon: &Daemon, container: &Container) -> Vec<Dated<Change>> {
+fn changes(registry: &Registry, container: &Container) -> Vec<Dated<Change>> {
     let changes = container.outcome.changes.iter().filter(|change| change.before != change.after);
     let mut changes: Vec<_> = changes.cloned().map(Dated).collect();
     // The sort is stable, so changes of one index stay in the record's order.
-    let injections = daemon.registry.injections();
+    let injections = registry.injections();
     changes.sort_by_key(|Dated(change)| {
         // An injection comes before the plugins of its index.
         let of_plugin = || (change.plugin.get(..2).unwrap_or_default().to_owned(), true);

@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 
 use crate::answers::{MemberRow, PodExplained, PodKind, SandboxState};
 use crate::daemon::server::{explain::searched, recent, rows};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::Report;
 use crate::error::Result;
 use crate::state::{Container, Pod, Store};
 
 /// Explains the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
 /// namespace/name, or by name if it has no namespace. `None` if no pod matches; fails if several do.
 pub(crate) fn explain(
-    daemon: &Daemon,
+    report: &Report,
     store: &Store,
     wanted: &str,
     is_no_container: bool,
 ) -> Option<Result<PodExplained>> {
     if let Some(pod) = store.newest_pod(wanted) {
-        return Some(Ok(explained(daemon, store, &pod)));
+        return Some(Ok(explained(report, store, &pod)));
     }
     if !is_no_container || wanted.is_empty() {
         return None;
@@ -36,17 +36,17 @@ pub(crate) fn explain(
         if let Some(pod) =
             store.gone_pods(searched(wanted)).rev().find(|pod| is_named(&pod.as_ref()))
         {
-            return Some(Ok(explained(daemon, store, &pod)));
+            return Some(Ok(explained(report, store, &pod)));
         }
     }
     match found.as_slice() {
         [] => None,
-        [pod] => Some(Ok(explained(daemon, store, pod))),
+        [pod] => Some(Ok(explained(report, store, pod))),
         several => Some(Err(rows::ambiguous_pods(wanted, several))),
     }
 }
 
-fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
+fn explained(report: &Report, store: &Store, pod: &Pod) -> PodExplained {
     let living = store.of_pod(&pod.id).map(Cow::Borrowed);
     let members = living.chain(store.gone(&pod.id).filter(|container| container.pod == pod.id));
     let row = |container: Cow<'_, Container>| MemberRow {
@@ -64,7 +64,7 @@ fn explained(daemon: &Daemon, store: &Store, pod: &Pod) -> PodExplained {
         found: false,
         owners: BTreeMap::new(),
         changes: Vec::new(),
-        times: recent::times(daemon, &pod.id, ""),
+        times: recent::times(report, &pod.id, ""),
         promises: rows::promises(&pod.promises),
         containers: members.filter(|member| !member.is_sandbox).map(row).collect(),
         id: known.id,

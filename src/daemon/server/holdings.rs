@@ -2,7 +2,7 @@
 //! Collects the daemon's current numbers and problems for metrics, `/readyz` and `status`.
 
 use crate::daemon::process::started_with::StartedWith;
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::{Daemon, Records};
 use crate::metrics::Holdings;
 use crate::named::Named;
 use crate::presence::{self, IfThere};
@@ -70,8 +70,8 @@ pub(super) fn switched_off(daemon: &Daemon) -> Option<&'static str> {
 
 /// Returns the number of containers in each state, including the states without containers, so that
 /// their metrics become zero.
-pub(super) fn states(daemon: &Daemon) -> Vec<(&'static str, usize)> {
-    let store = daemon.records.read();
+pub(super) fn states(records: &Records) -> Vec<(&'static str, usize)> {
+    let store = records.read();
     let count = |state: Lifecycle| {
         let members = store.containers().filter(|container| !container.is_sandbox);
         members.filter(|container| container.state == state).count()
@@ -88,7 +88,7 @@ fn holdings(daemon: &Daemon) -> Holdings {
         outdated_plugins: daemon.registry.roster.outdated().len(),
         absent_plugins: daemon.registry.absent().len(),
         pods: store.pods().count(),
-        containers: states(daemon),
+        containers: states(&daemon.records),
         problems: vec![
             ("set_aside", store.set_aside().len()),
             ("unwritten", store.unwritten().len() + refused),

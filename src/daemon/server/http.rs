@@ -22,7 +22,7 @@ use tracing::info;
 use crate::config::MetricsListener;
 use crate::daemon::process::handover;
 use crate::daemon::process::sockets::asynchronous;
-use crate::daemon::server::{holdings, unaccepted};
+use crate::daemon::server::{holdings, report_unaccepted};
 use crate::daemon::shared::Daemon;
 use crate::error::{Context, Error, Result};
 use crate::plugin::socket::{self, SocketFile};
@@ -164,7 +164,7 @@ async fn accept(daemon: &Rc<Daemon>, listener: OpenListener) {
         let daemon = Rc::clone(daemon);
         move |request: &Request<Incoming>| respond(&daemon, &metrics, request)
     };
-    let failed = |error: &std::io::Error| unaccepted(daemon, "the metrics listener", error);
+    let failed = |error: &_| report_unaccepted(&daemon.report, "the metrics listener", error);
     match listener {
         OpenListener::Tcp(listener) => {
             let address = listener.local_addr().map(|address| address.to_string());

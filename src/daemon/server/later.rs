@@ -143,7 +143,7 @@ async fn outcome(
     call: &VerbRequest,
     runtime: &std::os::fd::OwnedFd,
 ) -> (ExecOutcome, Option<i32>) {
-    if tokio::time::timeout(LINE_WAIT, pidfd::ended(runtime)).await.is_err() {
+    if tokio::time::timeout(LINE_WAIT, pidfd::wait_until_exited(runtime)).await.is_err() {
         return (ExecOutcome::Started, None);
     }
     let deadline = tokio::time::Instant::now() + EXIT_CODE_WAIT;

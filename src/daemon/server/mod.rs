@@ -27,13 +27,13 @@ use std::io;
 
 use tracing::warn;
 
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::Report;
 use crate::daemon::shared::few_lines::FewOf;
 use crate::error::in_our_words;
 
 /// Logs that a listener could not accept a connection, at most a few times a minute.
-fn unaccepted(daemon: &Daemon, listener: &str, error: &io::Error) {
-    if daemon.report.few_lines.admit(FewOf::Unaccepted, listener) {
+fn report_unaccepted(report: &Report, listener: &str, error: &io::Error) {
+    if report.few_lines.admit(FewOf::Unaccepted, listener) {
         warn!("{listener}: {}", in_our_words(error));
     }
 }

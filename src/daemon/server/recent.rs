@@ -6,7 +6,7 @@ use protobuf::Message;
 use serde_json::Value;
 
 use crate::answers::{CallTime, Dated, RecentCall};
-use crate::daemon::shared::Daemon;
+use crate::daemon::shared::Report;
 use crate::daemon::shared::flight_recorder::RecordedCall;
 use crate::error::Result;
 use crate::plugin::api;
@@ -19,9 +19,8 @@ pub(super) async fn show_all(calls: Vec<RecordedCall>) -> Result<Vec<RecentCall>
 }
 
 /// Returns the times of the calls about a container, or about a pod if `container` is empty.
-pub(super) fn times(daemon: &Daemon, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
-    let calls =
-        daemon.report.flight.calls_about(pod, container, |call| (call.operation, time(call)));
+pub(super) fn times(report: &Report, pod: &str, container: &str) -> Vec<Dated<CallTime>> {
+    let calls = report.flight.calls_about(pod, container, |call| (call.operation, time(call)));
     of_last_creation(calls)
 }
 

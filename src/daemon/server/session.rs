@@ -11,7 +11,7 @@ use crate::accept;
 use crate::argv::Verb;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::server::drain::{Drain, OpenConnection};
-use crate::daemon::server::{admin, frames, hook, later, unaccepted, verb};
+use crate::daemon::server::{admin, frames, hook, later, report_unaccepted, verb};
 use crate::daemon::shared::Daemon;
 use crate::error::{Error, Result};
 use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
@@ -20,7 +20,7 @@ use crate::link::{DaemonResponse, PROTOCOL, Proceed, is_understood};
 pub(crate) async fn serve_all(daemon: Rc<Daemon>, drain: Rc<Drain>, listener: UnixListener) {
     loop {
         drain.until_accepting().await;
-        let failed = |error: &std::io::Error| unaccepted(&daemon, "the daemon socket", error);
+        let failed = |error: &_| report_unaccepted(&daemon.report, "the daemon socket", error);
         let (stream, _) = tokio::select! {
             accepted = accept::next(async || listener.accept().await, failed) => accepted,
             () = drain.until_paused() => continue,

@@ -18,7 +18,7 @@ use crate::daemon::runtime::error_log::RuntimeLog;
 use crate::daemon::runtime::state_dir::{self, Stamp};
 use crate::daemon::server::frames;
 use crate::daemon::shared::bundle_turns::BundleTurn;
-use crate::daemon::shared::lane::{Lane, PendingVerb, ProposedUpdate};
+use crate::daemon::shared::lane::{Lane, Lanes, PendingVerb, ProposedUpdate};
 use crate::daemon::shared::{Daemon, log_failure};
 use crate::daemon::verbs::delete::DELETE_WAIT;
 use crate::daemon::verbs::kill::KILL_WAIT;
@@ -88,7 +88,7 @@ async fn answer(daemon: &Rc<Daemon>, stream: &mut UnixStream, mut call: VerbRequ
     let decided = frames::with_heartbeat(stream, async {
         // Acquired before the container's turn: the verb that has the bundle's turn may need the
         // container's turn before it can release the bundle's.
-        let bundle = bundle_turn(daemon, &call).await?;
+        let bundle = bundle_turn(&daemon.lanes, &call).await?;
         let turn = lane.turn.lock();
         let turn = match turn_wait(verb) {
             Some(wait) => tokio::time::timeout(wait, turn).await.ok(),
@@ -197,9 +197,9 @@ fn turn_wait(verb: Verb) -> Option<Duration> {
 }
 
 /// Acquires the turn of the request's bundle, if it has one.
-async fn bundle_turn(daemon: &Daemon, call: &VerbRequest) -> Result<Option<BundleTurn>> {
+async fn bundle_turn(lanes: &Lanes, call: &VerbRequest) -> Result<Option<BundleTurn>> {
     let Some(dir) = call.received.descriptor(Attached::Bundle) else { return Ok(None) };
-    daemon.lanes.bundles.turn(dir, &call.key.id).await.map(Some)
+    lanes.bundles.turn(dir, &call.key.id).await.map(Some)
 }
 
 /// Returns the stamp of the call's PID file, and its log with the present length, before the

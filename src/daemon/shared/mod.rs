@@ -52,8 +52,8 @@ use eviction_rate::EvictionRate;
 use lane::{Lane, Lanes};
 use off_loop::Unanswered;
 use queues::{InitProcess, PodNews, Watches};
-use records::Records;
-use report::Report;
+pub(crate) use records::Records;
+pub(crate) use report::Report;
 use snapshot_room::SnapshotRoom;
 use update_backoff::UpdateBackoff;
 

@@ -86,7 +86,7 @@ async fn describe_and_record(
     let dir = dir.ok_or_else(|| Error::new("the request has no bundle descriptor"))?;
     let bundle = Bundle::open(daemon, dir, &call.bundle, &call.question().document).await?;
     let mut description = describe::describe(daemon, call, &bundle.original.bytes).await?;
-    record::fill_in(daemon, record, &description);
+    record::fill_in(&daemon.records, record, &description);
     if description.role == Role::Sandbox {
         life::sandbox_appears(daemon, &description, record)?;
     } else {
@@ -176,7 +176,7 @@ impl Admitted {
         };
         let is_there = missing.into_iter().next().map_or(Ok(()), Err);
         is_there
-            .and_then(|()| host_facts::check_node(&self.daemon, merged, names, document))
+            .and_then(|()| host_facts::check_node(&self.daemon.config(), merged, names, document))
             .map_err(|error| blame(merged, &error))?;
         Ok(adjusted)
     }
@@ -205,7 +205,7 @@ impl Admitted {
     /// Sends CreateContainer through the chain.
     async fn ask(&self, writer: ResourceWriter) -> Result<Merged> {
         let Self { daemon, key, description, .. } = self;
-        let pod = record::known_pod(daemon, description);
+        let pod = record::known_pod(&daemon.records, description);
         let container = Arc::clone(&description.container);
         let creation = Creation::new(pod.clone(), api::Container::clone(&container));
         let notification = Notification::new(Event::CreateContainer, pod, Some(container));

@@ -36,7 +36,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
         removal::remove(daemon, &old.key).await;
     }
     let is_started = call.command_line.verb.creates_and_starts();
-    let record = record::blank_record(daemon, call);
+    let record = record::blank_record(&daemon.records, call);
     let admitted = admit(daemon, call, record).await?;
     if admitted.is_sandbox() {
         let document = admitted.bundle.write_engines(daemon, &admitted.key).await?;
@@ -59,7 +59,7 @@ pub(crate) async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest) -> Resul
 /// unknown, the container's process shows whether it exists.
 fn is_alive(daemon: &Daemon, old: &Container) -> std::io::Result<bool> {
     match old.state {
-        Lifecycle::Creating => Ok(settle::is_being_created(daemon, &old.key)),
+        Lifecycle::Creating => Ok(settle::is_being_created(&daemon.lanes, &old.key)),
         Lifecycle::Created | Lifecycle::Running | Lifecycle::Stopped | Lifecycle::Removed => {
             Ok(state_dir::exists(&daemon.host, &old.key)?
                 || command::has_unknown_files(old) && exit_status::lives(&daemon.host, old)?)

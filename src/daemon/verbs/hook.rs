@@ -17,8 +17,8 @@ use crate::daemon::request::{VerbRequest, record};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::resources::{apply, updates};
 use crate::daemon::runtime::{exit_status, state_dir};
-use crate::daemon::shared::Daemon;
 use crate::daemon::shared::lane::Lane;
+use crate::daemon::shared::{Daemon, Records};
 use crate::daemon::verbs::admitted::{Adjusted, Admitted, admit, blame};
 use crate::daemon::verbs::delete;
 use crate::daemon::watch::pidfd;
@@ -45,7 +45,7 @@ pub(crate) async fn decide(
     hook: Hook,
     has_turn: bool,
 ) -> Result<Option<Verb>> {
-    if is_reported(daemon, lane, call) {
+    if is_reported(&daemon.records, lane, call) {
         return Ok(None);
     }
     match hook.stage {
@@ -68,9 +68,9 @@ pub(crate) async fn decide(
 }
 
 /// Whether a wrapper, or an earlier hook, has reported this runtime process.
-fn is_reported(daemon: &Daemon, lane: &Lane, call: &VerbRequest) -> bool {
+fn is_reported(records: &Records, lane: &Lane, call: &VerbRequest) -> bool {
     let pid = call.question().pid;
-    let record = daemon.container(&call.key);
+    let record = records.container(&call.key);
     let flight = record.and_then(|record| record.pending.in_flight.clone());
     flight.is_some_and(|flight| flight.pid == pid)
         || lane.pending.borrow().iter().any(|pending| pending.pid == pid)
@@ -84,7 +84,7 @@ async fn create(daemon: &Rc<Daemon>, call: &mut VerbRequest, init: u32) -> Resul
         // The runtime accepted the ID, so an earlier container of this ID was removed without a call.
         removal::remove(daemon, &call.key).await;
     }
-    let mut record = record::blank_record(daemon, call);
+    let mut record = record::blank_record(&daemon.records, call);
     record.process.init_start = pidfd::start_time(&daemon.host, init)?;
     record.process.init_pid = Some(init);
     let (verb_name, pid) = (verb.name().to_owned(), call.question().pid);

@@ -130,12 +130,12 @@ fn write(
 /// Refuses well-formed values that this node cannot provide: a runtime would refuse them without
 /// naming the plugin, or drop them.
 pub(crate) fn check_node(
-    daemon: &Daemon,
+    config: &Config,
     merged: &Merged,
     names: &Resolved,
     document: &[u8],
 ) -> std::result::Result<(), PatchError> {
-    let (config, adjust) = (daemon.config(), &merged.adjust);
+    let adjust = &merged.adjust;
     resolve::check_node(adjust, names, &config.resctrl_path, document, &config.node())?;
     match config.is_of_user() {
         true => resolve::check_delegated(adjust, names, document, &config.node()),

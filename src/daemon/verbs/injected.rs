@@ -129,7 +129,7 @@ impl Admitted {
             ResourceWriter::Runtime => written.patched.bytes.as_ref().unwrap_or(engines),
             ResourceWriter::Daemon => engines,
         };
-        host_facts::check_node(daemon, merged, &facts.names, document)?;
+        host_facts::check_node(&daemon.config(), merged, &facts.names, document)?;
         match hook::beyond_cgroups(&written.patched).filter(|_| writer == ResourceWriter::Daemon) {
             None => Ok(()),
             Some(change) => {

@@ -10,6 +10,7 @@ use crate::daemon::pods::stopping;
 use crate::daemon::request::VerbRequest;
 use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
+use crate::host::Host;
 use crate::presence::IfThere;
 use crate::procfs;
 use crate::state::{Container, Lifecycle};
@@ -26,7 +27,7 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
     let signal = argv::ending_signal(&call.command_line);
     let sandbox = daemon.container(&call.key).filter(|record| record.is_sandbox);
     let (Some(signal), Some(sandbox)) = (signal, sandbox) else { return };
-    if !will_end(daemon, &sandbox, signal) {
+    if !will_end(&daemon.host, &sandbox, signal) {
         return;
     }
     let (daemon, active) = (Rc::clone(daemon), daemon.process.activity.begin());
@@ -40,14 +41,14 @@ pub(crate) async fn kill(daemon: &Rc<Daemon>, call: &VerbRequest) {
 
 /// Whether the signal will end the process: the first process of a PID namespace dies by SIGKILL,
 /// and receives other signals only if it handles them.
-fn will_end(daemon: &Daemon, sandbox: &Container, signal: u8) -> bool {
+fn will_end(host: &Host, sandbox: &Container, signal: u8) -> bool {
     const KILL: u8 = 9;
     let Some(pid) = sandbox.process.init_pid else { return false };
-    if exit_status::has_exited(&daemon.host, sandbox) {
+    if exit_status::has_exited(host, sandbox) {
         return true; // The process has already exited.
     }
     // If it is uncertain whether the process ends, plugins are notified once it has.
-    let dispositions = procfs::dispositions(&daemon.host, pid).or_absent().flatten();
+    let dispositions = procfs::dispositions(host, pid).or_absent().flatten();
     signal == KILL
         || dispositions.is_some_and(|process| {
             process.handles(signal) || (!process.is_first && !process.ignores(signal))

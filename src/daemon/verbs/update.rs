@@ -82,7 +82,7 @@ pub(crate) async fn update(
     // Another update may have changed the record while plugins were asked.
     let Some(record) = daemon.container(&call.key) else { return Ok((Proceed::default(), None)) };
     let mut merged = merge(&record, &request, &answer).inspect_err(refuse)?;
-    leave_out_idle(daemon, &mut merged.to_runtime, &merged.engine);
+    leave_out_idle(&daemon.host, &mut merged.to_runtime, &merged.engine);
     let is_plugin_owned = !record.resources.overlay.is_empty() || !answer.part.is_empty();
     let proceed = if is_plugin_owned {
         proceed(call, &merged.to_runtime)?

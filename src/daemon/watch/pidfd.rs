@@ -23,13 +23,21 @@ pub(crate) fn has_ended(process: &OwnedFd) -> bool {
 }
 
 /// Waits until the process has exited.
-pub(crate) async fn ended(process: &OwnedFd) {
+pub(crate) async fn wait_until_exited(process: &OwnedFd) {
     while !has_ended(process) {
         readable(process).await;
     }
 }
 
-/// Waits like [`ended`], without duplicating the descriptor, because thousands of tasks may wait.
+/// Waits until the process has exited; forever without its descriptor.
+pub(crate) async fn wait_if_open(process: Option<&OwnedFd>) {
+    match process {
+        Some(process) => wait_until_exited(process).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits like [`wait_until_exited`], without duplicating the descriptor, because thousands of tasks may wait.
 pub(crate) async fn ended_alone(process: OwnedFd) -> OwnedFd {
     while !is_readable_later(&process).await && !has_ended(&process) {
         tokio::time::sleep(UNWATCHED_CHECK).await;
@@ -166,7 +174,9 @@ mod tests {
         let copied = process.try_clone().is_ok();
         let is_gone = matches!(open(child.id()), Ok(None));
         let second = async {
-            let early = tokio::time::timeout(UNWATCHED_CHECK * 3, ended(&process)).await.is_ok();
+            let early = tokio::time::timeout(UNWATCHED_CHECK * 3, wait_until_exited(&process))
+                .await
+                .is_ok();
             let began = tokio::time::Instant::now();
             readable(&process).await;
             (early, began.elapsed())
@@ -175,12 +185,12 @@ mod tests {
             tokio::select! {
                 biased;
                 // This wait needs no extra descriptor; a second, concurrent one would.
-                () = ended(&process) => (true, Duration::ZERO),
+                () = wait_until_exited(&process) => (true, Duration::ZERO),
                 found = second => found,
             }
         });
         child.kill().unwrap();
-        runtime.block_on(ended(&process));
+        runtime.block_on(wait_until_exited(&process));
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
         child.wait().unwrap();
         assert!(!copied && !early && pause >= UNWATCHED_CHECK, "{copied} {early} {pause:?}");

@@ -30,7 +30,7 @@ impl Timer {
         let once = Itimerspec { it_interval: zero, it_value: value };
         match &self.0 {
             Some(timer) if timerfd_settime(timer, TimerfdTimerFlags::empty(), &once).is_ok() => {
-                pidfd::ended(timer).await;
+                pidfd::wait_until_exited(timer).await;
             }
             Some(_) | None => tokio::time::sleep(length).await,
         }

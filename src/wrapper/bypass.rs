@@ -10,7 +10,7 @@
 use std::convert::Infallible;
 use std::path::Path;
 
-use nri_transport::Blob;
+use serde_json::json;
 
 use crate::argv::{CommandLine, Verb};
 use crate::clock;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::files;
 use crate::host::Point;
 use crate::limits;
-use crate::link::{BYPASSED_DIR, DROPPED_NOTES, WrapperRequest};
+use crate::link::{BYPASSED_DIR, Bypassed, DROPPED_NOTES, NoteBytes, WrapperNote, WrapperRequest};
 use crate::log;
 use crate::presence::IfThere;
 
@@ -78,24 +78,23 @@ pub(super) fn write_record(
     let lossy = |word: &Option<std::ffi::OsString>| {
         word.as_ref().map(|word| word.to_string_lossy().into_owned())
     };
-    let (question, asks) = (Blob(question.encode()), asks.map(Blob));
-    let record = |asks: Option<&Blob>| {
-        let record = serde_json::json!({
-            "at": at,
-            "verb": call.verb.name(),
-            "id": lossy(&call.id),
-            "root": lossy(&call.root),
-            "bundle": lossy(&call.bundle),
-            "runtime": runtime.to_string_lossy(),
-            "why": why,
-            "question": question,
-            "resources": asks,
-        });
-        record.to_string()
+    let mut note = WrapperNote {
+        at,
+        verb: call.verb.name().to_owned(),
+        id: lossy(&call.id),
+        why: why.to_owned(),
+        question: NoteBytes(question.encode()),
+        of_kind: Bypassed {
+            root: lossy(&call.root),
+            bundle: lossy(&call.bundle),
+            runtime: runtime.to_string_lossy().into_owned(),
+            resources: asks.map(NoteBytes),
+        },
     };
-    let mut text = record(asks.as_ref());
+    let mut text = json!(note).to_string();
     if text.len() > limits::NOTE {
-        text = record(None);
+        note.of_kind.resources = None;
+        text = json!(note).to_string();
     }
     // A record that is still too long is not written, and counted with the removed ones.
     let fits = text.len() <= limits::NOTE;

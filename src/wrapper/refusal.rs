@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nri_transport::Blob;
+use serde_json::json;
 
 use crate::argv::CommandLine;
 use crate::clock;
@@ -13,7 +13,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::files;
 use crate::limits;
-use crate::link::{REFUSED_DIR, WrapperRequest};
+use crate::link::{NoteBytes, REFUSED_DIR, Refused, WrapperNote, WrapperRequest};
 use crate::presence::{self, IfThere};
 
 /// The container's names, as far as the wrapper knows them.
@@ -37,22 +37,22 @@ pub(super) fn write_record(
         return; // The engine receives the error; the record cannot be written.
     }
     let at = clock::now();
-    let record = |question: Blob| {
-        let record = serde_json::json!({
-            "at": at,
-            "verb": call.verb.name(),
-            "id": call.id.as_deref().unwrap_or_default().to_string_lossy(),
-            "why": error.why(),
-            "namespace": names.map(|names| &names.namespace),
-            "pod": names.map(|names| &names.pod),
-            "name": names.map(|names| &names.container),
-            "question": question,
-        });
-        record.to_string()
+    let mut note = WrapperNote {
+        at,
+        verb: call.verb.name().to_owned(),
+        id: Some(call.id.as_deref().unwrap_or_default().to_string_lossy().into_owned()),
+        why: error.why(),
+        question: NoteBytes(question.encode()),
+        of_kind: Refused {
+            namespace: names.map(|names| names.namespace.clone()),
+            pod: names.map(|names| names.pod.clone()),
+            name: names.map(|names| names.container.clone()),
+        },
     };
-    let mut text = record(Blob(question.encode()));
+    let mut text = json!(note).to_string();
     if text.len() > limits::NOTE {
-        text = record(Blob::default());
+        note.question = NoteBytes::default();
+        text = json!(note).to_string();
     }
     make_room(&dir, limits::REFUSAL_NOTES, text.len());
     // The name begins with the time, so the oldest record is the first by name.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::{Daemon, Finding, finding, warning};
 use crate::admin::resident::holder;
@@ -18,7 +18,7 @@ use crate::files;
 use crate::host::Host;
 use crate::journal;
 use crate::limits;
-use crate::link::{BYPASSED_DIR, DROPPED_NOTES, REFUSED_DIR};
+use crate::link::{BYPASSED_DIR, DROPPED_NOTES, REFUSED_DIR, WrapperNote};
 use crate::presence::IfThere;
 use crate::procfs;
 use crate::text::{age, counted, short_id};
@@ -164,17 +164,7 @@ fn locked(config: &Config, running: &Daemon) -> Option<Finding> {
     Some(finding("daemon", false, detail, &hint))
 }
 
-/// The shown members of a note that a wrapper wrote because it found no daemon.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct WrapperNote {
-    at: i64,
-    verb: String,
-    id: Option<String>,
-    why: String,
-}
-
-/// Reports the notes that wrappers wrote to this subdirectory of the run directory.
+/// Reports the notes that wrappers left in this subdirectory of the run directory.
 fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Finding> {
     let entries = std::fs::read_dir(config.run_dir.join(folder)).into_iter().flatten().flatten();
     let notes = entries.map(|entry| entry.path());
@@ -183,7 +173,7 @@ fn notes(config: &Config, folder: &str, check: &str, what: &str) -> Option<Findi
         .collect();
     notes.sort_unstable();
     let last = files::read_own(notes.last()?, limits::OWN_FILE).unwrap_or_default();
-    let last: WrapperNote = serde_json::from_slice(&last).unwrap_or_default();
+    let last: WrapperNote<IgnoredAny> = serde_json::from_slice(&last).unwrap_or_default();
     let ago = age(last.at, SystemTime::now());
     let dropped = files::read_count(&config.run_dir.join(folder).join(DROPPED_NOTES));
     let detail = format!(

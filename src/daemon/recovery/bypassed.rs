@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Map;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
@@ -23,7 +22,6 @@ use crate::config::Config;
 use crate::daemon::bundle;
 use crate::daemon::lifecycle::{late_start, removal, state};
 use crate::daemon::pods::{life, resized};
-use crate::daemon::recovery::notes::NoteBytes;
 use crate::daemon::recovery::{catch_up, enabled, notes, refusals};
 use crate::daemon::request::describe::describe;
 use crate::daemon::request::record::new_record;
@@ -40,7 +38,7 @@ use crate::daemon::watch::pidfd;
 use crate::error::{Error, Result};
 use crate::host::Host;
 use crate::limits;
-use crate::link::{BYPASSED_DIR, REFUSED_DIR, WrapperRequest};
+use crate::link::{BYPASSED_DIR, Bypassed, REFUSED_DIR, WrapperNote};
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
@@ -52,25 +50,11 @@ const RUNTIME_WAIT: Duration = Duration::from_secs(60);
 /// Attempts to notify plugins of a container whose state is unknown; together they take about a minute.
 const ANNOUNCEMENTS: usize = 20;
 
-/// The note of a wrapper that bypassed the daemon.
-#[derive(Deserialize)]
-struct BypassNote {
-    verb: String,
-    id: Option<String>,
-    why: String,
-    /// The frame with the wrapper's request.
-    #[serde(default)]
-    question: NoteBytes,
-    /// The resources that an `update` requested.
-    resources: Option<NoteBytes>,
-}
+type BypassNote = WrapperNote<Bypassed>;
 
-impl BypassNote {
-    /// Decodes the request; `None` if that fails.
-    fn call(&self) -> Option<VerbRequest> {
-        let question = WrapperRequest::decode(self.question.0.get(4..).unwrap_or_default()).ok()?;
-        VerbRequest::new(ReceivedQuestion::alone(question))
-    }
+/// Returns the call of a note; `None` if it has no request that can be decoded.
+fn call_of(note: &BypassNote) -> Option<VerbRequest> {
+    VerbRequest::new(ReceivedQuestion::alone(note.request().ok()?))
 }
 
 /// Handles the notes of all calls that bypassed the daemon or that wrappers refused, oldest first, before
@@ -147,7 +131,7 @@ async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
                 continue;
             }
         };
-        let Some(call) = note.and_then(|note| note.call()) else {
+        let Some(call) = note.as_ref().and_then(call_of) else {
             taken = taken.and(take_up(daemon, &path, None).await);
             continue;
         };
@@ -169,7 +153,7 @@ pub(crate) async fn take_up_of(daemon: &Rc<Daemon>, key: &ContainerKey) -> Resul
     let (mut has_any, mut read) = (false, Ok(()));
     for path in notes(&daemon.config())? {
         let call = match notes::read::<BypassNote>(&path) {
-            Ok(note) => note.and_then(|note| note.call()),
+            Ok(note) => note.as_ref().and_then(call_of),
             Err(error) => {
                 read = read.and(Err(error));
                 continue;
@@ -286,14 +270,15 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
 }
 
 async fn adopt_call(daemon: &Rc<Daemon>, note: &BypassNote) -> Result<()> {
-    let question = WrapperRequest::decode(note.question.0.get(4..).unwrap_or_default())?;
-    let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return Ok(()) };
+    let Some(call) = VerbRequest::new(ReceivedQuestion::alone(note.request()?)) else {
+        return Ok(());
+    };
     if call.command_line.verb.creates() {
         handle_create(daemon, &call).await?;
     } else if call.command_line.verb == Verb::Start {
         handle_start(daemon, &call)?;
     } else if call.command_line.verb == Verb::Update {
-        let resources = note.resources.as_ref().map(|resources| resources.0.clone());
+        let resources = note.of_kind.resources.as_ref().map(|resources| resources.0.clone());
         handle_update(daemon, &call, resources);
     } else if call.command_line.verb == Verb::Delete {
         follow_deletion(daemon, &call);

@@ -3,8 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use nri_transport::Blob;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tracing::warn;
 
@@ -14,27 +12,6 @@ use crate::files;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, DROPPED_NOTES};
 use crate::presence::{self, IfThere, MayPass};
-
-/// Bytes in a note, encoded as base64.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(from = "WrittenBytes")]
-pub(crate) struct NoteBytes(pub(crate) Vec<u8>);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum WrittenBytes {
-    Text(Blob),
-    /// The form of notes that earlier versions of the wrapper wrote.
-    Numbers(Vec<u8>),
-}
-
-impl From<WrittenBytes> for NoteBytes {
-    fn from(written: WrittenBytes) -> Self {
-        match written {
-            WrittenBytes::Text(Blob(bytes)) | WrittenBytes::Numbers(bytes) => Self(bytes),
-        }
-    }
-}
 
 /// Returns the notes in this folder, oldest first. Partial files of killed wrappers are removed.
 ///
@@ -125,18 +102,6 @@ mod tests {
             files::replace(&temp.path().join(&name), b"").unwrap();
             remove_leftover(&temp.path().join(&name));
             assert_eq!(temp.path().join(&name).exists(), !name.ends_with(&dead.to_string()));
-        }
-    }
-
-    #[test]
-    fn bytes_of_a_note_are_read_from_text_and_from_a_list() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        let written = [serde_json::json!(Blob(bytes.clone())), serde_json::json!(bytes)];
-        for written in written {
-            assert_eq!(serde_json::from_value::<NoteBytes>(written).unwrap().0, bytes);
-        }
-        for wrong in ["\"%\"", "[256]", "[-1]", "{}", "7"] {
-            assert!(serde_json::from_str::<NoteBytes>(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -3,33 +3,18 @@
 //! `RUN_DIR/refused/`. The daemon logs them, counts them among the failures of `status`, writes them to
 //! the audit log and shows them in the container's `explain`, like its own refusals.
 
-use serde::Deserialize;
 use tracing::{error, warn};
 
 use crate::audit::{AuditAction, AuditEntry};
 use crate::error::{Result, quoted};
 use crate::limits::REFUSAL_NOTES;
-use crate::link::{REFUSED_DIR, WrapperRequest};
+use crate::link::{REFUSED_DIR, Refused, WrapperNote};
 use crate::text::rfc3339_nanos;
 
-use crate::daemon::recovery::notes::{self, NoteBytes};
+use crate::daemon::recovery::notes;
 use crate::daemon::request::record::blank_record;
 use crate::daemon::request::{ReceivedQuestion, VerbRequest};
 use crate::daemon::shared::Daemon;
-
-/// A wrapper's record of a refusal.
-#[derive(Deserialize)]
-struct RefusalNote {
-    at: i64,
-    verb: String,
-    id: String,
-    why: String,
-    namespace: Option<String>,
-    pod: Option<String>,
-    name: Option<String>,
-    #[serde(default)]
-    question: NoteBytes,
-}
 
 /// Handles all records, oldest first.
 ///
@@ -57,8 +42,9 @@ pub(crate) fn take_up(daemon: &Daemon) -> Result<()> {
     taken
 }
 
-fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
-    let (verb, id, why) = (&note.verb, quoted(&note.id), quoted(&note.why));
+fn record_refusal(daemon: &Daemon, note: &WrapperNote<Refused>) {
+    let (verb, id, why) =
+        (&note.verb, quoted(note.id.as_deref().unwrap_or_default()), quoted(&note.why));
     let time = rfc3339_nanos(note.at).unwrap_or_default();
     error!("{verb} {id}: refused by the wrapper at {time}: {why}");
     daemon.report.count_failure(
@@ -67,12 +53,8 @@ fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
         "",
         note.at,
     );
-    let question = WrapperRequest::decode(note.question.0.get(4..).unwrap_or_default()).ok();
-    let Some(call) =
-        question.and_then(|question| VerbRequest::new(ReceivedQuestion::alone(question)))
-    else {
-        return;
-    };
+    let Ok(question) = note.request() else { return };
+    let Some(call) = VerbRequest::new(ReceivedQuestion::alone(question)) else { return };
     let entry = AuditEntry { at: note.at, ..AuditEntry::new(AuditAction::Refused).at_event(verb) };
     let entry = entry.because(&format!("refused by the wrapper: {why}"));
     if daemon.container(&call.key).is_some() {
@@ -81,9 +63,9 @@ fn record_refusal(daemon: &Daemon, note: &RefusalNote) {
     }
     let mut record = blank_record(&daemon.records, &call);
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    record.pod_namespace = text(&note.namespace);
-    record.pod_name = text(&note.pod);
-    record.name = text(&note.name);
+    record.pod_namespace = text(&note.of_kind.namespace);
+    record.pod_name = text(&note.of_kind.pod);
+    record.name = text(&note.of_kind.name);
     record.refuse(why, note.at);
     let key = record.key.clone();
     daemon.records.remember(record);

@@ -6,6 +6,8 @@
 //! text: they need not be UTF-8. This module also reads whole frames from a blocking socket; the
 //! daemon has its own asynchronous reader.
 
+mod notes;
+
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,6 +18,10 @@ use crate::error::{Error, Result};
 use crate::limits::FRAME;
 use crate::named::{Named, named};
 use crate::tagged::{self, fields};
+
+pub(crate) use notes::{
+    BYPASSED_DIR, Bypassed, DROPPED_NOTES, NoteBytes, REFUSED_DIR, Refused, WrapperNote,
+};
 
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
@@ -30,16 +36,6 @@ const UNDERSTOOD: u32 = 2;
 pub(crate) fn is_understood(own: u32, theirs: u32) -> bool {
     theirs <= own && own - theirs <= UNDERSTOOD
 }
-
-/// Folder of the run directory in which a wrapper records a command that bypassed the daemon.
-pub(crate) const BYPASSED_DIR: &str = "bypassed";
-
-/// File in [`BYPASSED_DIR`] with the number of notes that wrappers removed or did not write because
-/// of the limits.
-pub(crate) const DROPPED_NOTES: &str = "dropped";
-
-/// Folder of the run directory in which a wrapper records its refusals without the daemon.
-pub(crate) const REFUSED_DIR: &str = "refused";
 
 /// Content of `Config::execs_file` if only the audit log needs each `exec`.
 pub(crate) const EXECS_FOR_AUDIT: &[u8] = b"audit\n";

@@ -6,11 +6,16 @@ use std::cell::{Ref, RefCell};
 use std::rc::Rc;
 
 use super::ChainedPlugin;
+use crate::plugin::Plugin;
 
 /// A plugin, with the data that the daemon's registry or a dry run stores about it.
 pub(crate) trait Member {
     /// Returns the plugin in the chain.
     fn chained(&self) -> &Rc<ChainedPlugin>;
+    /// Returns the plugin's connection.
+    fn connection(&self) -> &Plugin {
+        &self.chained().plugin
+    }
     /// Whether the plugin is synchronized and connected, so that it is asked.
     fn is_synchronized(&self) -> bool;
 }

@@ -384,7 +384,7 @@ impl Config {
         self.audit_exec && self.audit_target.is_some()
     }
 
-    /// Returns the path of the file that says why each `exec` involves the daemon (`link.rs`); it is
+    /// Returns the path of the file that says why each `exec` involves the daemon (`src/link/mod.rs`); it is
     /// absent if none does. Wrappers read it before they execute the runtime.
     pub fn execs_file(&self) -> PathBuf {
         self.run_dir.join("execs")

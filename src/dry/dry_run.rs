@@ -76,12 +76,6 @@ struct DryMember {
     has_answered_synchronize: Cell<bool>,
 }
 
-impl DryMember {
-    fn connection(&self) -> &Plugin {
-        &self.chained.plugin
-    }
-}
-
 impl Member for DryMember {
     fn chained(&self) -> &Rc<ChainedPlugin> {
         &self.chained

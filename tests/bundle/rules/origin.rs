@@ -185,9 +185,13 @@ fn an_exited_process_is_refused_even_if_its_pid_is_reused() {
         nix::unistd::ForkResult::Child => {
             let connected = nix::sys::socket::connect(stream.as_raw_fd(), &address);
             let code = i32::from(connected.is_err());
+            let parent = nix::unistd::getpid();
             // SAFETY: as above.
             if let (0, Ok(nix::unistd::ForkResult::Child)) = (code, unsafe { nix::unistd::fork() })
             {
+                while nix::unistd::getppid() == parent {
+                    std::thread::yield_now(); // It registers only after the connecting process has exited.
+                }
                 // SAFETY: both are descriptors of this process.
                 unsafe { nix::libc::dup2(stream.as_raw_fd(), 3) };
                 let _failed = nix::unistd::execve(&argv[0], &argv, &env);

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Map;
 use tracing::error;
 
 use crate::fnv::fnv64;
@@ -132,6 +133,21 @@ impl<T: Identified> Remembered<T> {
         let packed = self.packed.iter().flat_map(|packed| packed.containing(text));
         packed.map(Cow::Owned).chain(self.latest.iter().map(|(record, _)| Cow::Borrowed(record)))
     }
+}
+
+/// Drops the data that is only needed while the container exists or may be re-created under its ID.
+pub(super) fn drop_unexplained(container: &mut Container) {
+    (container.message, container.outcome.process_values, container.resources.at_creation) =
+        Default::default();
+    (container.resources.of_engine, container.call.variables, container.call.global_flags) =
+        Default::default();
+    (container.call.pid_file, container.outcome.patched, container.pending.deferred) =
+        Default::default();
+    if container.outcome.repeated.is_empty() {
+        container.resources.overlay = Map::new();
+    }
+    container.outcome.changes.shrink_to_fit();
+    container.outcome.skipped.shrink_to_fit();
 }
 
 fn hash(id: &str) -> u64 {

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use serde_json::Map;
 use tracing::error;
 
 use crate::error::{Context, Result};
@@ -17,7 +16,7 @@ use crate::presence;
 
 use super::disk::{self, LoadedRecords, RecordFolders};
 use super::index::Index;
-use super::remembered::{Remembered, size};
+use super::remembered::{Remembered, drop_unexplained, size};
 use super::{Container, ContainerKey, Lifecycle, Pod, Wire};
 
 /// Failed writes after which a retry stops; the remaining records wait for the next retry.
@@ -32,7 +31,7 @@ pub struct Store {
     /// The containers. A record is read much more often than changed, so readers share it.
     containers: BTreeMap<Rc<ContainerKey>, Rc<Container>>,
     index: Index,
-    pods: BTreeMap<String, Rc<Pod>>,
+    pods: BTreeMap<Rc<str>, Rc<Pod>>,
     gone: Remembered<Container>,
     gone_pods: Remembered<Pod>,
     /// Removed containers whose records are still on disk, oldest first, with each record's bytes.
@@ -41,7 +40,7 @@ pub struct Store {
     /// Containers whose record could not be written.
     unwritten: BTreeSet<ContainerKey>,
     /// Pods whose record could not be written.
-    unwritten_pods: BTreeSet<String>,
+    unwritten_pods: BTreeSet<Rc<str>>,
     is_stamped: bool,
 }
 
@@ -65,7 +64,7 @@ impl Store {
             folders,
             boot_id: boot_id.to_owned(),
             containers: BTreeMap::new(),
-            pods: pods.into_iter().map(|pod| (pod.id.clone(), pod.into())).collect(),
+            pods: pods.into_iter().map(|pod| (pod.id.as_str().into(), pod.into())).collect(),
             kept: gone.iter().map(|one| (one.key.clone(), size(one))).collect(),
             gone: Remembered::default(),
             gone_pods: Remembered::default(),
@@ -168,6 +167,11 @@ impl Store {
         self.containers.values().cloned().collect()
     }
 
+    /// Returns all containers with their keys, in the order of the keys, shared with the store.
+    pub fn containers_shared(&self) -> impl Iterator<Item = (&Rc<ContainerKey>, &Rc<Container>)> {
+        self.containers.iter()
+    }
+
     /// Returns the containers of this id, below any root.
     pub fn of_id<'s>(&'s self, id: &'s str) -> impl Iterator<Item = &'s Container> {
         let found = self.index.of_id(id).filter_map(|key| self.containers.get(key));
@@ -188,12 +192,12 @@ impl Store {
 
     /// Returns all pods.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
-        self.pods_shared().map(Rc::as_ref)
+        self.pods.values().map(Rc::as_ref)
     }
 
-    /// Returns all pods, shared with the store.
-    pub fn pods_shared(&self) -> impl Iterator<Item = &Rc<Pod>> {
-        self.pods.values()
+    /// Returns all pods with their IDs, in the order of the IDs, shared with the store.
+    pub fn pods_shared(&self) -> impl Iterator<Item = (&Rc<str>, &Rc<Pod>)> {
+        self.pods.iter()
     }
 
     /// Returns the pod, if it is known.
@@ -341,7 +345,7 @@ impl Store {
     /// Returns the IDs of containers and pods whose records could not be written.
     pub fn unwritten(&self) -> Vec<&str> {
         let containers = self.unwritten.iter().map(|key| key.id.as_str());
-        containers.chain(self.unwritten_pods.iter().map(String::as_str)).collect()
+        containers.chain(self.unwritten_pods.iter().map(Rc::as_ref)).collect()
     }
 
     /// Changes a record without writing it, for values that a crash may lose because the request is
@@ -412,8 +416,8 @@ impl Store {
     /// Fails when the write fails.
     pub fn put_pod(&mut self, pod: Pod) -> Result<()> {
         self.folders.write_pod(&pod).doing(|| self.place())?;
-        self.unwritten_pods.remove(&pod.id);
-        self.pods.insert(pod.id.clone(), pod.into());
+        self.unwritten_pods.remove(pod.id.as_str());
+        self.pods.insert(pod.id.as_str().into(), pod.into());
         Ok(())
     }
 
@@ -422,8 +426,9 @@ impl Store {
     /// # Errors
     /// Fails when the write fails.
     pub fn note_pod(&mut self, pod: Pod) -> Result<()> {
-        self.unwritten_pods.insert(pod.id.clone());
-        self.pods.insert(pod.id.clone(), pod.into());
+        let id: Rc<str> = pod.id.as_str().into();
+        self.unwritten_pods.insert(Rc::clone(&id));
+        self.pods.insert(id, pod.into());
         self.write_what_is_not()
     }
 
@@ -476,21 +481,6 @@ impl Store {
     }
 }
 
-/// Drops the data that is only needed while the container exists or may be re-created under its ID.
-fn drop_unexplained(container: &mut Container) {
-    (container.message, container.outcome.process_values, container.resources.at_creation) =
-        Default::default();
-    (container.resources.of_engine, container.call.variables, container.call.global_flags) =
-        Default::default();
-    (container.call.pid_file, container.outcome.patched, container.pending.deferred) =
-        Default::default();
-    if container.outcome.repeated.is_empty() {
-        container.resources.overlay = Map::new();
-    }
-    container.outcome.changes.shrink_to_fit();
-    container.outcome.skipped.shrink_to_fit();
-}
-
 /// Writes a container's mark and its record. The mark comes first, so that every record that is
 /// found has its mark.
 fn write(folders: &RecordFolders, container: &Container) -> Result<()> {
@@ -516,7 +506,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (mut store, _) = Store::open(temp.path(), "boot").unwrap();
         store.put_pod(Pod { name: "before".to_owned(), ..pod("p") }).unwrap();
-        let kept = Rc::clone(store.pods_shared().next().unwrap());
+        let kept = Rc::clone(store.pods_shared().next().unwrap().1);
         store.change_pod_in_memory("p", |pod| "after".clone_into(&mut pod.name));
         assert_eq!(
             (kept.name.as_str(), store.pod("p").unwrap().name.as_str()),

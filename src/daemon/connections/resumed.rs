@@ -2,7 +2,7 @@
 //! Resumes, after a re-execution of the daemon, the plugins that were connected before, each with the pods and
 //! containers that it knows. They are not notified of the re-execution. Launched plugins keep running.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use crate::chain::{ChainedPlugin, PluginCounts};
@@ -22,7 +22,7 @@ pub(crate) async fn resume(
     daemon: &Rc<Daemon>,
     saved: SavedPlugin,
     counts: PluginCounts,
-    known: HashSet<Subject>,
+    known: BTreeSet<Subject>,
     launched: Option<(PluginFile, u64)>,
 ) -> Result<()> {
     let id = saved.id();

@@ -2,7 +2,7 @@
 //! Resumes the previous program's work: its descriptors, the plugins, the watched processes. An
 //! unusable state is dropped with all its descriptors: then the daemon starts as after a crash.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::rc::Rc;
@@ -102,7 +102,7 @@ pub(crate) async fn resume(
         daemon.watches.init_watches.resume(key, incarnation, process);
     }
     for SavedConnection { plugin, counts, known, launched } in saved.plugins {
-        let known: HashSet<_> = known
+        let known: BTreeSet<_> = known
             .into_iter()
             .filter_map(|at| saved.subjects.get(usize::try_from(at).ok()?).cloned())
             .collect();

@@ -3,7 +3,7 @@
 //! that it knows, the events queued until it is synchronized, and its pending requests.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
@@ -19,28 +19,30 @@ use crate::state::ContainerKey;
 use super::peer::PluginPeer;
 
 /// The pod or container of an event. Plugins identify a container by its ID alone; the daemon uses
-/// root and ID, so that containers of the same ID are not confused.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// root and ID, so that containers of the same ID are not confused. All plugins that know it share its
+/// names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Subject {
-    Pod(String),
-    Container(ContainerKey),
+    Pod(Rc<str>),
+    Container(Rc<ContainerKey>),
 }
 
 impl Subject {
     pub(super) fn about(notification: &Notification) -> Self {
         match &notification.container {
-            Some(container) => Self::Container(ContainerKey {
+            Some(container) => Self::Container(Rc::new(ContainerKey {
                 root: notification.root.clone(),
                 id: container.id.clone(),
-            }),
-            None => Self::Pod(notification.pod.id.clone()),
+            })),
+            None => Self::Pod(notification.pod.id.as_str().into()),
         }
     }
 
     /// Returns the ID, as plugins know it.
     pub(super) fn id(&self) -> &str {
         match self {
-            Self::Pod(id) | Self::Container(ContainerKey { id, .. }) => id,
+            Self::Pod(id) => id,
+            Self::Container(key) => &key.id,
         }
     }
 }
@@ -72,7 +74,7 @@ pub(crate) struct ConnectedPlugin {
     /// Events queued until the plugin is synchronized.
     backlog: RefCell<Backlog>,
     /// The pods and containers that the plugin knows: it receives later events only about these.
-    known: RefCell<HashSet<Subject>>,
+    known: RefCell<BTreeSet<Subject>>,
 }
 
 impl ConnectedPlugin {
@@ -81,7 +83,7 @@ impl ConnectedPlugin {
         chained: ChainedPlugin,
         arrival: u64,
         predecessor: Option<&Self>,
-        snapshot: HashSet<Subject>,
+        snapshot: BTreeSet<Subject>,
     ) -> Self {
         Self {
             chained: Rc::new(chained),

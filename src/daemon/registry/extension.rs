@@ -56,7 +56,7 @@ impl FormerExecs {
 impl Registry {
     /// Returns the synchronized plugins that know a container and subscribed to an event of the extension, in order.
     pub(crate) fn extended(&self, event: ExtensionEvent, key: &ContainerKey) -> Subscribers {
-        let subject = Subject::Container(key.clone());
+        let subject = Subject::Container(Rc::new(key.clone()));
         let connected = self.connected.borrow();
         let takes = |plugin: &&Rc<ConnectedPlugin>| {
             plugin.is_synchronized() && plugin.connection().takes(event) && plugin.knows(&subject)

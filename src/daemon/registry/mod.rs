@@ -21,7 +21,7 @@ pub(crate) mod takeovers;
 mod times;
 
 use std::cell::{Cell, Ref, RefCell};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ impl Registry {
         self.returning.wait(|name| self.is_present(name)).await
     }
 
-    /// Returns the expected plugins that are missing; none while requests still wait for them.
+    /// Returns the expected plugins that are missing and may still return; none while requests still wait for them.
     pub(crate) fn absent(&self) -> Vec<String> {
         self.returning.absent(|name| self.is_present(name))
     }
@@ -267,7 +267,7 @@ impl Registry {
         &self,
         chained: ChainedPlugin,
         peer: Option<PluginPeer>,
-        snapshot: HashSet<Subject>,
+        snapshot: BTreeSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let predecessor = self.find(chained.id());
         let arrival = self.next_arrival();
@@ -282,7 +282,7 @@ impl Registry {
         &self,
         chained: ChainedPlugin,
         peer: Option<PluginPeer>,
-        known: HashSet<Subject>,
+        known: BTreeSet<Subject>,
     ) -> Rc<ConnectedPlugin> {
         let arrival = self.next_arrival();
         self.connected

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Builds notifications and synchronization snapshots from the records.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::chain::Notification;
@@ -54,7 +54,7 @@ pub(crate) fn of_pod(store: &Store, event: Event, id: &str) -> Option<Notificati
 pub(crate) fn snapshot(store: &Store) -> (Vec<api::PodSandbox>, Vec<Rc<Container>>) {
     let mut containers = store.all_shared();
     containers.retain(|container| is_shown(container));
-    (pods_shown(store).map(|pod| messages::pod(pod)).collect(), containers)
+    (pods_shown(store).map(|(_, pod)| messages::pod(pod)).collect(), containers)
 }
 
 /// The snapshot with which a plugin is synchronized.
@@ -62,7 +62,7 @@ pub(crate) struct Moment {
     pub(crate) pods: Vec<Rc<Pod>>,
     pub(crate) containers: Vec<Rc<Container>>,
     /// The pods and containers of the snapshot.
-    pub(crate) about: HashSet<Subject>,
+    pub(crate) about: BTreeSet<Subject>,
     /// The pods and containers that rules hide from the plugin, each with the rule.
     pub(crate) hidden: Vec<(Subject, String)>,
 }
@@ -112,12 +112,15 @@ pub(crate) fn snapshot_shared(
     plugin: &str,
     ending: &HashSet<Subject>,
 ) -> Moment {
-    let mut pods: Vec<Rc<Pod>> = pods_shown(store).cloned().collect();
-    let mut containers = store.all_shared();
-    containers.retain(|container| is_shown(container));
+    let mut pods: Vec<(Subject, Rc<Pod>)> =
+        pods_shown(store).map(|(id, pod)| (Subject::Pod(Rc::clone(id)), Rc::clone(pod))).collect();
+    let containers = store.containers_shared().filter(|(_, container)| is_shown(container));
+    let mut containers: Vec<(Subject, Rc<Container>)> = containers
+        .map(|(key, container)| (Subject::Container(Rc::clone(key)), Rc::clone(container)))
+        .collect();
     if !ending.is_empty() {
-        pods.retain(|pod| !ending.contains(&Subject::Pod(pod.id.clone())));
-        containers.retain(|one| !ending.contains(&Subject::Container(one.key.clone())));
+        pods.retain(|(subject, _)| !ending.contains(subject));
+        containers.retain(|(subject, _)| !ending.contains(subject));
     }
     let mut hidden = Vec::new();
     if rules.hides_anything() {
@@ -125,28 +128,29 @@ pub(crate) fn snapshot_shared(
         let of_pods =
             store.pods().filter_map(|pod| Some((pod.id.as_str(), rule(&ruled_pod(pod))?)));
         let hidden_pods: HashMap<&str, String> = of_pods.collect();
-        containers.retain(|container| {
+        containers.retain(|(subject, container)| {
             let rule = match store.pod(&container.pod) {
                 Some(pod) => hidden_pods.get(pod.id.as_str()).cloned(),
                 None => rule(&ruled_pod_of(store, container)),
             };
             let is_hidden = rule.is_some();
-            hidden.extend(rule.map(|rule| (Subject::Container(container.key.clone()), rule)));
+            hidden.extend(rule.map(|rule| (subject.clone(), rule)));
             !is_hidden
         });
-        pods.retain(|pod| !hidden_pods.contains_key(pod.id.as_str()));
+        pods.retain(|(_, pod)| !hidden_pods.contains_key(pod.id.as_str()));
         let of_pods = hidden_pods.into_iter();
-        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod(id.to_owned()), rule)));
+        hidden.extend(of_pods.map(|(id, rule)| (Subject::Pod(id.into()), rule)));
     }
-    let mut about = HashSet::with_capacity(pods.len() + containers.len());
-    about.extend(containers.iter().map(|container| Subject::Container(container.key.clone())));
-    about.extend(pods.iter().map(|pod| Subject::Pod(pod.id.clone())));
-    Moment { pods, containers, about, hidden }
+    let (mut about, pods): (Vec<Subject>, Vec<Rc<Pod>>) = pods.into_iter().unzip();
+    let (of_containers, containers): (Vec<Subject>, Vec<_>) = containers.into_iter().unzip();
+    about.extend(of_containers);
+    // The subjects are in order here, and a tree is built from them without inserting each.
+    Moment { pods, containers, about: about.into_iter().collect(), hidden }
 }
 
 /// Returns the pods that were announced, or recorded as running without an announcement.
-fn pods_shown(store: &Store) -> impl Iterator<Item = &Rc<Pod>> {
-    store.pods_shared().filter(|pod| pod.state != PodState::Created)
+fn pods_shown(store: &Store) -> impl Iterator<Item = (&Rc<str>, &Rc<Pod>)> {
+    store.pods_shared().filter(|(_, pod)| pod.state != PodState::Created)
 }
 
 fn is_shown(container: &Container) -> bool {

@@ -248,12 +248,12 @@ impl Daemon {
 
     /// Records that a container is no longer on record.
     pub(crate) fn note_forgotten(&self, key: &ContainerKey) {
-        self.registry.note_ended(&Subject::Container(key.clone()));
+        self.registry.note_ended(&Subject::Container(Rc::new(key.clone())));
     }
 
     /// Records that a pod is no longer on record.
     pub(crate) fn note_forgotten_pod(&self, id: &str) {
-        self.registry.note_ended(&Subject::Pod(id.to_owned()));
+        self.registry.note_ended(&Subject::Pod(id.into()));
     }
 
     /// Queues the init process of a container to be watched until it exits.

@@ -87,6 +87,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "src/formats/netlink.rs HEADER",
             "src/link/mod.rs PROTOCOL",
             "src/link/mod.rs UNDERSTOOD",
+            "src/plugin/snapshot.rs PART",
             "src/plugin/snapshot.rs ROOM",
             "src/resolve/device_nodes.rs PERMISSIONS",
             "src/sources/hpack.rs LONGEST_CODE",

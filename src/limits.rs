@@ -94,7 +94,7 @@ pub(crate) const EVENT_POD_NAME: usize = 200;
 /// The message of an Event, in bytes. Kubernetes permits 1024; the number of omitted Events may be
 /// added.
 pub(crate) const EVENT_MESSAGE: usize = 900;
-/// Latest refusals in one record: an engine may retry a start forever.
+/// Latest refusals in one record: an engine may retry a start, an update or an exec forever.
 pub(crate) const REFUSALS: usize = 20;
 /// First entries, and as many last ones, of a list in a record: an engine may repeat requests
 /// forever.

@@ -143,7 +143,7 @@ fn plan_weight(
     writes: &mut Vec<Write>,
 ) {
     let Some(weight) = weight else { return };
-    // BFQ and v2 show "default 100", followed by the devices.
+    // On v2 the file shows "default 100", followed by the devices; on v1 it shows the number alone.
     let text = files.text(controller, file).unwrap_or_default();
     let now = text.lines().next().unwrap_or_default().trim_start_matches("default ").trim();
     if weight == 0 && (now.is_empty() || now == default.to_string()) {

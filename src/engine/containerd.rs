@@ -62,7 +62,8 @@ fn usual_socket(bundle: &str) -> &'static str {
     socket_of(bundle.split_once("/io.containerd.runtime.v2.task/").map_or("", |(state, _)| state))
 }
 
-/// Returns the socket of the containerd with this state directory, as distributions configure it.
+/// Returns the socket that a distribution configures for this state directory; for any other, containerd's default
+/// socket.
 pub(crate) fn socket_of(state: &str) -> &'static str {
     let its = DISTRIBUTIONS.iter().find(|(folder, _)| *folder == state);
     its.map_or(DEFAULT_SOCKET, |(_, socket)| socket)
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_resources_come_only_from_the_sandbox_annotations() {
+    fn unreadable_resources_in_sandbox_annotations_are_skipped() {
         let key = |name: &str| format!("io.kubernetes.cri.sandbox-{name}");
         let annotations =
             [(key("cpu-quota"), "-1".to_owned()), (key("memory"), "junk".to_owned())].into();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! CRI-O, 1.2x to 1.37. It writes nearly everything into the sandbox's config.json, which is on
-//! disk even if the pod has no infrastructure container.
+//! Reads CRI-O's facts about a container and its pod (CRI-O 1.2x to 1.37). CRI-O writes nearly everything into the
+//! sandbox's config.json, which is on disk even if the pod has no infrastructure container.
 //!
 //! In the sandbox's document a pod's author can shadow CRI-O's keys; in a container's document
 //! CRI-O's keys take precedence; and a sandbox's document can look like a container's. So role, IDs

@@ -31,7 +31,7 @@ const LIMITS: [(&str, &str); 4] = [
     ("ThrottleWriteIOPS", "throttleWriteIOPSDevice"),
 ];
 
-/// Resolves the class to `linux.resources.blockIO`, or to nothing for the empty class.
+/// Resolves the class to a value of `linux.resources.blockIO`; the empty class removes the engine's value.
 pub(super) fn class(
     name: &str,
     file: Option<&Path>,

@@ -39,7 +39,7 @@ pub(crate) fn rdt_group(class: &str) -> &str {
     if class == ROOT { "" } else { class }
 }
 
-/// Resolves the class: a group that exists, or nothing for the empty class and for [`ROOT`].
+/// Resolves the class to a group that exists; the empty class and [`ROOT`] remove the engine's group.
 pub(super) fn class(name: &str, places: RdtPlaces<'_>, host: &Host) -> Result<Class, String> {
     match class_anywhere(name, places, host)? {
         (class, None) => Ok(class),

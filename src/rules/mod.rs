@@ -174,7 +174,7 @@ impl Rules {
         rulings.into_iter().find(|ruling| ruling.hides).filter(|_| is_hidden)
     }
 
-    /// Returns the fields that a plugin may set in each container: in the request's container, whose pod is
+    /// Returns what a plugin may do in each container (set fields, evict): in the request's container, whose pod is
     /// `subject`, and in the containers that its reply names.
     pub fn rights<'i>(
         &self,
@@ -239,7 +239,7 @@ fn set(names: &[String]) -> FieldSet {
     names.iter().map(|name| one(name)).fold(FieldSet::NONE, FieldSet::or)
 }
 
-/// Returns the fields that a name in a rule means; the configuration has refused unknown names.
+/// Returns the fields, or the right to evict, that a name in a rule means; the configuration has refused unknown names.
 fn one(name: &str) -> FieldSet {
     match name {
         EVERY_FIELD => FieldSet::ALL,

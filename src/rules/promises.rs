@@ -30,14 +30,15 @@ pub(crate) struct PromiseFacts<'s> {
     /// The container; `None` for the pod itself, whose devices are known only from annotations and
     /// kubelet's allocations.
     pub(crate) container: Option<&'s api::Container>,
-    /// Why the engine's record of the container was not read.
+    /// Set if the engine's record of the container was not read: the record's name, or the reason.
     pub(crate) unread: Option<&'s str>,
-    /// The host paths of the container's device nodes, or why they are unknown.
+    /// The host paths of the container's device nodes; if they are unknown, the name of the unread source, or the
+    /// reason.
     pub(crate) nodes: Result<&'s [String], &'s str>,
     pub(crate) allocations: &'s Allocations,
 }
 
-/// The values that a list is compared with, and why there may be more.
+/// The values that a list is compared with, and the unread source (or the reason) if there may be more.
 type Found<'s> = (Vec<String>, Option<&'s str>);
 
 impl<'s> PromiseFacts<'s> {

@@ -3,7 +3,8 @@
 //!
 //! argv[0] selects a runtime of `[instance.NAME]`; otherwise the first candidate of `runtime` is used
 //! that is executable, not writable by all users, and not nri-runc. A name is looked up in PATH, then in
-//! `STANDARD_PATH`, last in CRI-O's folder. The runtime inherits unchanged
+//! `STANDARD_PATH`; if no candidate of `runtime` was found there, in CRI-O's folder. A candidate that
+//! cannot be examined is an error. The runtime inherits unchanged
 //! descriptors, environment, signal mask and dispositions, and working directory. A child is started
 //! only for a short answer, such as a runtime's version and features (`features.rs`, `bounded.rs`),
 //! and never by the wrapper.

@@ -194,7 +194,8 @@ record! {
         /// Facts that a wrapper needs for `exec`; set as long as each `exec` involves the daemon.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exec_subject: Option<Box<ExecSubject>>,
-        /// The latest reasons why the container was refused; empty if it was not.
+        /// The latest refusals of commands on the container: of its creation and start, and also of updates and
+        /// `exec`s of a running container. Empty if none was refused.
         pub refused: Vec<String>,
         /// Time of the last refusal: Unix time in nanoseconds.
         #[serde(default, with = "zero_for_none")]

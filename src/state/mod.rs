@@ -71,7 +71,7 @@ named! {
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum PodState {
-        /// The pod's sandbox is being created; RunPodSandbox is not sent yet.
+        /// RunPodSandbox is not sent yet, or was refused and the engine keeps the pod: the next create sends it again.
         #[default]
         Created => "created",
         /// RunPodSandbox is being or was sent, or plugins receive the pod by Synchronize.
@@ -122,7 +122,7 @@ pub struct Pod {
     pub sandbox: Option<ContainerKey>,
     /// The part of its NRI message that the other members of the record do not contain.
     pub message: Wire,
-    /// Why the pod was refused; empty if it was not.
+    /// The latest refusals of RunPodSandbox, and of resizes, which are in force nevertheless; empty if there were none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<String>,
     /// Plugins that did not answer RunPodSandbox: skipped ones, and required ones that are missing or not yet

@@ -27,7 +27,7 @@ use crate::procfs;
 use super::invocation::BundleDocument;
 use super::{admin_request, bypass, connection, pass_through, protection, refusal, request};
 
-/// Time limit for the runtime to write the state to standard input.
+/// Time limit for the runtime to write the state to standard input and to close it.
 const STATE_WAIT: Duration = Duration::from_secs(5);
 
 /// Time limit of a hook that can refuse: as long as a create.
@@ -194,7 +194,7 @@ fn read_state() -> Result<OciState> {
     let state: OciState = serde_json::from_slice(&bytes).map_err(|error| {
         let why = format!("standard input is not the state of a container: {error}");
         Error::new(quoted(&why))
-            .hint("an OCI runtime calls this, with the state as JSON on standard input")
+            .hint("an OCI runtime calls this, writes the state as JSON and closes standard input")
     })?;
     let is_name = |id: &str| {
         !id.is_empty() && id != "." && id != ".." && id.len() <= 1024 && !id.contains(['/', '\0'])
@@ -218,7 +218,7 @@ fn read_standard_input() -> Result<Vec<u8>> {
             ready => ready?,
         };
         if ready == 0 {
-            return Err(Error::new("no state arrived on standard input within 5 s")
+            return Err(Error::new("standard input did not end within 5 s")
                 .hint("an OCI runtime calls this, with the state as JSON on standard input"));
         }
         let count = nix::unistd::read(input.as_fd(), &mut part).doing(|| "standard input")?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `exec` and `kill` go straight to the runtime, unless the container has a mark (`src/mark.rs`) or
 //! the daemon takes part in each `exec` (`later.rs`). Looking for a missing mark costs one
-//! failing `openat`. Other commands look for none.
+//! failing `openat`. Other commands look for none, but a create that is passed on removes a stale one.
 
 use std::path::Path;
 

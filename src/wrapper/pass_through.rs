@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The conditions under which `mod.rs` passes a command straight to the real runtime, without any
-//! connection or write, except that a create removes a stale mark.
+//! connection or write, except that a create removes a stale mark. For `exec` and `kill`, `later.rs`
+//! and `marked.rs` decide first. `refuse_rootless` refuses a container instead.
 
 use std::path::Path;
 

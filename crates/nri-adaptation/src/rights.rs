@@ -30,9 +30,10 @@ pub struct Rights {
 pub struct Ruling {
     /// The rule's name.
     pub rule: String,
-    /// The fields that the rule permits.
+    /// The fields that the rule permits, and whether it permits evictions.
     pub permits: FieldSet,
-    /// Whether the container is hidden from the plugin; the rule then permits nothing.
+    /// Whether the rule hides pods (`hide`); it then permits nothing. [`RuleDecision::is_hidden`] says whether this pod
+    /// is hidden: in audit mode it is not.
     pub hides: bool,
     /// Whether the plugin's change is made and recorded although the rule does not permit it.
     pub is_audit: bool,
@@ -41,7 +42,9 @@ pub struct Ruling {
 /// The decision of all rules about a plugin and a pod, or a container of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuleDecision {
-    /// The rules that apply: usually none or one; all that may apply while the pod's facts are uncertain.
+    /// The rules that apply, in order: usually none or one. While the pod's facts are uncertain, every rule that may
+    /// match, up to the first certain match. In an unprivileged user's daemon, the rule about root's fields comes
+    /// first.
     pub rulings: Vec<Arc<Ruling>>,
     /// Whether the pod or container is hidden from the plugin.
     pub is_hidden: bool,

@@ -19,8 +19,8 @@ pub(crate) fn fields<M: Message>(message: &M) -> Vec<String> {
     unknown_fields(message, M::NAME)
 }
 
-/// Lists the places of unknown fields of a message, each once; after 100 it only counts them. Each place
-/// begins with `name`.
+/// Lists the places of unknown fields of a message, each once; after 100 it only counts them, and may count a place
+/// more than once. Each place begins with `name`.
 pub fn unknown_fields<M: Message>(message: &M, name: &str) -> Vec<String> {
     let mut found = UnknownFields::default();
     // Encoding fails only if a required field is missing, and NRI's messages have none.

@@ -15,7 +15,8 @@ pub(crate) const PLUGIN_CONNECTION: u32 = 1;
 /// Connection id of the runtime service: the plugin calls, the runtime answers.
 pub(crate) const RUNTIME_CONNECTION: u32 = 2;
 
-/// Maximum payload of one frame, in bytes: ttRPC header and the largest ttRPC message.
+/// Maximum payload of one frame, in bytes: ttRPC header and the largest ttRPC message. A longer frame of responses is
+/// read in parts, and `caller.rs` refuses its message.
 pub(crate) const FRAME_LIMIT: usize = TTRPC_HEADER + TTRPC_LIMIT;
 /// Maximum length of a ttRPC message without its header, in bytes.
 pub const TTRPC_LIMIT: usize = 4 << 20;

@@ -114,7 +114,7 @@ fn understood(path: &str, new: String, added: &str) -> Result<String> {
         return Ok(new);
     }
     let added: Vec<&str> = added.lines().map(str::trim).collect();
-    Err(Error::new(format!("{path}: `install` cannot add to a table that is written this way"))
+    Err(Error::new(format!("{path}: `install` cannot add to an inline table or to dotted keys"))
         .hint(format!("add manually: {}", added.join("; "))))
 }
 

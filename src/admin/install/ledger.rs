@@ -3,7 +3,7 @@
 //! were created. One JSON file per engine, in `/var/lib/nri-runc/engines` or the user's
 //! configuration folder, readable by its owner only, because an engine's configuration may contain
 //! secrets. The record is written before the engine's files, so that an interrupted install can be
-//! undone too.
+//! undone too. An unchanged file is restored whole, an edited one by `revert.rs`.
 
 use serde::{Deserialize, Serialize};
 

@@ -39,7 +39,7 @@ impl NriDecision {
             return Ok(Self::Beside(socket.to_owned()));
         }
         Err(Error::new(format!("{socket:?} cannot be the path of a socket")).hint(format!(
-            "give an absolute path of at most {LONGEST_SOCKET_PATH} bytes: --beside={BESIDE_SOCKET}"
+            "give the absolute path of a file, of at most {LONGEST_SOCKET_PATH} bytes: --beside={BESIDE_SOCKET}"
         )))
     }
 }

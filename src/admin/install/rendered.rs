@@ -121,8 +121,10 @@ impl Addition<'_> {
         }
         if self.takes_over() && is_nri_off(files) != Some(true) {
             if has_nri_table(files) {
-                return Err(Error::new(format!("the template of {title} switches its NRI on"))
-                    .hint("set `disable = true` there, or install with --beside"));
+                return Err(Error::new(format!(
+                    "the configuration of {title} has a table for NRI without disable = true"
+                ))
+                .hint("set `disable = true` in its template, or install with --beside"));
             }
             tables.push_str(&nri_table());
         }

@@ -43,8 +43,8 @@ pub(super) fn peer_of(daemon: &Daemon, stream: &impl AsFd) -> PluginPeer {
 fn hold(stream: &impl AsFd, pid: u32) -> Option<OwnedFd> {
     match getsockopt(stream, PeerPidfd) {
         Ok(process) => Some(process),
-        // Older kernels have no SO_PEERPIDFD. If the process had ended before the open, it would
-        // have closed the connection.
+        // Older kernels have no SO_PEERPIDFD. If the process had ended before the open, the
+        // connection is closed, unless a child holds it (docs/threat-model.md).
         Err(Errno::ENOPROTOOPT) => {
             // Without a descriptor the process cannot prove its origin.
             let process = pidfd::open(pid).or_absent()??;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds pods that appear without a runtime call (decision D20): without infrastructure containers, CRI-O
+//! Finds pods for which no OCI runtime is executed (decision D20): without infrastructure containers, CRI-O
 //! represents a pod by a folder with a document, and runs no runtime before the pod's first
 //! container. The daemon watches the parent folder, and reads one file for each new pod.
 //!

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Handles pods that kubelet resizes (decision D38): kubelet makes no runtime call, but writes the limits of the pod's
-//! cgroup. The daemon watches these files, refreshes the pod's resources in its record, and sends UpdatePodSandbox and
-//! PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal is only reported. Plugins and node
-//! agents write these files too; only kubelet's writes are resizes (`kubelet.rs`, decision D57).
+//! Handles pods that kubelet resizes (decision D38): no OCI runtime is executed for it, so no wrapper reports it;
+//! kubelet writes the limits of the pod's cgroup. The daemon watches these files, refreshes the pod's resources in its
+//! record, and sends UpdatePodSandbox and PostUpdatePodSandbox. The resize has already happened, so a plugin's refusal
+//! is only reported. Plugins and node agents write these files too; only kubelet's writes are resizes (`kubelet.rs`,
+//! decision D57).
 //!
 //! This module costs nothing between two writes, for any number of pods, and writes no cgroup.
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Catches up after `nri-runc nri enable`, or a reload that ends `nri.disable`: wrappers wrote no notes meanwhile
-//! (decision D7). Deleted containers are removed, started ones are marked running, and new ones are recorded as far as
-//! the runtimes' state shows them (`rediscover.rs`).
+//! (decision D7). Deleted containers are removed, started ones are marked running, plugins are notified of both, and
+//! new ones are recorded as far as the runtimes' state shows them (`rediscover.rs`).
 //!
 //! A file in the run directory requests the catching up, so that the request survives if no daemon
 //! runs. Dropped notes (`notes.rs`) also cause this file, which then has the reason. No plugin is

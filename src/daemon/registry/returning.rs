@@ -167,7 +167,7 @@ impl ReturningPlugins {
         late
     }
 
-    /// Returns expected plugins that did not return in time; none while requests still wait.
+    /// Returns expected plugins that did not return in time and may still return; none while requests still wait.
     pub(super) fn absent(&self, is_present: impl Fn(&str) -> bool) -> Vec<String> {
         let is_waiting = self.until.get().is_some_and(|until| Instant::now() < until);
         if is_waiting { Vec::new() } else { self.late(is_present) }

@@ -33,7 +33,7 @@ pub(crate) struct Description {
     pub(crate) has_unproven_namespace: bool,
     /// Whether a tenant may have written facts that rules examine.
     pub(crate) is_doubtful: bool,
-    /// Why the engine's record of the container was not read, if the engine keeps one.
+    /// Set if the engine's record of the container was not read: the record's name, or the reason.
     pub(crate) unread: Option<String>,
     /// The promises about the container, once they are known.
     pub(crate) promises: Vec<Promise>,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes entries of the audit log, with their pod and container; those about refused commands, evictions, and plugins
-//! that connect or disconnect become events too. Without an audit log, no entry of applied or skipped values is built.
+//! Makes entries of the audit log, with their pod and container, and queues them (`audit/writer.rs` writes); those
+//! about refused commands, evictions, and plugins that connect or disconnect become events too. Without an audit log,
+//! no entry of applied or skipped values is built.
 
 use crate::audit::{AuditAction, AuditEntry, AuditSubject, AuditValues};
 use crate::daemon::shared::Daemon;
@@ -9,7 +10,7 @@ use crate::state::{Change, Container, ContainerKey, Pod, Skipped};
 use std::borrow::Cow;
 
 impl Daemon {
-    /// Writes an entry about a container, which may be refused or gone.
+    /// Queues an entry about a container, which may be refused or gone.
     pub(crate) fn audit(&self, key: &ContainerKey, entry: impl FnOnce() -> AuditEntry) {
         let entry = AuditEntry { subject: self.subject_of(key), ..entry() };
         self.record(entry);
@@ -20,7 +21,7 @@ impl Daemon {
         self.record(entry);
     }
 
-    /// Writes an entry about a plugin that connected, disconnected or was refused.
+    /// Queues an entry about a plugin that connected, disconnected or was refused.
     pub(crate) fn audit_plugin(&self, action: AuditAction, plugin: &str, reason: &str) {
         self.record(AuditEntry::new(action).by(plugin).because(reason));
     }
@@ -32,7 +33,7 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry for each change whose value differs from the previous one.
+    /// Queues an entry for each change whose value differs from the previous one.
     pub(crate) fn audit_applied(&self, key: &ContainerKey, changes: &[Change]) {
         if !self.report.audit.is_on() {
             return;
@@ -49,7 +50,7 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry for each skipped plugin or value.
+    /// Queues an entry for each skipped plugin or value.
     pub(crate) fn audit_skipped(&self, key: &ContainerKey, event: &str, skipped: &[Skipped]) {
         if !self.report.audit.is_on() {
             return;
@@ -60,12 +61,12 @@ impl Daemon {
         }
     }
 
-    /// Writes an entry about a refused command.
+    /// Queues an entry about a refused command.
     pub(crate) fn audit_refusal(&self, key: &ContainerKey, verb: &str, error: &Error) {
         self.audit(key, || refusal(verb, error));
     }
 
-    /// Writes an entry about a refused command for a pod.
+    /// Queues an entry about a refused command for a pod.
     pub(crate) fn audit_pod_refusal(&self, id: &str, verb: &str, error: &Error) {
         self.audit_pod(id, || refusal(verb, error));
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps the records of pods and containers. Other modules read the store; only these functions change it.
+//! Keeps the records of pods and containers. Other modules read the store; only these functions change it,
+//! except engines' documents (`keep_pristine`, `drop_pristine`).
 
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;

@@ -79,7 +79,7 @@ impl Report {
         *self.requests.borrow_mut().entry("bypassed").or_default() += count;
     }
 
-    /// Writes an entry of the audit log.
+    /// Queues an entry of the audit log.
     pub(crate) fn record_audit(&self, entry: AuditEntry) {
         self.audit.record(entry);
         self.note_audit_failure();

@@ -234,6 +234,6 @@ fn missing_features_of_the_node_are_named() {
 }
 
 #[test]
-fn an_outdated_registration_is_named() {
+fn a_broken_registration_is_named() {
     try_all(REGISTERED);
 }

@@ -198,7 +198,7 @@ fn links_that_stay_inside_are_followed_as_the_image_sees_them() {
 }
 
 #[test]
-fn a_fifo_in_an_image_blocks_nothing() {
+fn a_fifo_in_an_image_is_refused_without_waiting() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("/etc/docker")).unwrap();
     nix::unistd::mkfifo(&place.path(DOCKER), nix::sys::stat::Mode::S_IRWXU).unwrap();

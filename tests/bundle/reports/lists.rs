@@ -218,11 +218,9 @@ fn explain_and_policy_test_mean_the_same_pod_by_a_name() {
     create_in(&host, "shop", "pod-of-c2", "c1");
     create_in(&host, "shop", "db", "c22");
     for words in [&["policy", "test", "--pod"][..], &["explain"]] {
-        for (wanted, id) in [
-            ("pod-of-c2", "pod-of-c1"),
-            ("db", "pod-of-c22"),
-            ("pod-of-c22", "pod-of-c22"),
-        ] {
+        for (wanted, id) in
+            [("pod-of-c2", "pod-of-c1"), ("db", "pod-of-c22"), ("pod-of-c22", "pod-of-c22")]
+        {
             let answer = host.admin(&[words, &[wanted]].concat());
             let pod = if answer["pod"].is_object() { &answer["pod"] } else { &answer };
             assert_eq!(pod["id"], id, "{words:?} {wanted}");

@@ -205,6 +205,9 @@ struct SavedRing {
     stream: String,
     first: u64,
     lines: Vec<Box<str>>,
+    /// Not read. Programs built before it had a default drop the stream if it is missing, so it stays while state version 1
+    /// is written.
+    #[serde(default)]
     bytes: usize,
 }
 
@@ -529,6 +532,11 @@ mod tests {
         let rest = all(&mut after.reader(&cursor(&read[limits::EVENTS - 2])));
         assert_eq!(rest[0], read[limits::EVENTS - 1]);
         assert_eq!((rest.len(), &rest[1]["container_id"]), (2, &json!("after")));
+        let mut without = before.save();
+        without.as_object_mut().unwrap().remove("bytes");
+        let newer = Rc::new(EventStream::default());
+        newer.resume(without);
+        assert!(all(&mut newer.reader(&Since::Oldest)) == all(&mut before.reader(&Since::Oldest)));
         // A form that cannot be read changes nothing.
         after.resume(json!({"stream": 5}));
         assert_eq!(all(&mut after.reader(&cursor(&rest[0]))).len(), 1);

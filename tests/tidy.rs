@@ -357,7 +357,8 @@ fn the_wrapper_knows_every_process_name_that_detects_an_engine() {
     let shims = between(&read("src/wrapper/later.rs"), "const SHIMS", ";\n\n");
     let arms = regex::Regex::new(r#"(?m)(?:^ *|\| )"([a-z0-9-]+)""#).unwrap();
     let mut seen = 0;
-    for name in arms.captures_iter(&detect).map(|found| found[1].to_owned()) {
+    let by_rule = ["conmon", "crio-conmon"].map(str::to_owned);
+    for name in arms.captures_iter(&detect).map(|found| found[1].to_owned()).chain(by_rule) {
         // conmon is in between, and nothing is executed in a container of BuildKit.
         if ["podman", "buildkitd"].contains(&name.as_str()) {
             continue;

@@ -50,10 +50,14 @@ pub(super) fn explain(config: &Config, wanted: &Explain, format: Format) -> Resu
     }
 }
 
-/// Hides the values of environment variables in a container's changes, including those of hooks.
+/// Hides the values of environment variables in changes, including those of hooks.
 fn redact(explanation: &mut Explanation) {
-    let Explanation::Container(container) = explanation else { return };
-    for Dated(change) in &mut container.changes {
+    let changes = match explanation {
+        Explanation::Container(container) => &mut container.changes,
+        Explanation::Pod(pod) => &mut pod.changes,
+        Explanation::Several(_) => return,
+    };
+    for Dated(change) in changes {
         for side in [&mut change.before, &mut change.after] {
             audit::redact(&change.field, side, REDACTED);
         }
@@ -433,7 +437,11 @@ mod tests {
     }
 
     fn redacted(changes: Value) -> Value {
-        let mut read = serde_json::from_value(json!({"id": "c", "changes": changes})).unwrap();
+        redacted_of(json!({"id": "c", "changes": changes}))
+    }
+
+    fn redacted_of(document: Value) -> Value {
+        let mut read = serde_json::from_value(document).unwrap();
         redact(&mut read);
         json!(read)["changes"].take()
     }
@@ -451,6 +459,17 @@ mod tests {
         assert!(!changes.to_string().contains("secret"));
         assert_eq!(changes[0]["before"], Value::Null);
         assert_eq!(changes[1]["after"], "b");
+    }
+
+    #[test]
+    fn environment_values_in_changes_of_a_pod_are_hidden_too() {
+        let changes = [change("process.env[TOKEN]", json!("secret"), json!("secret2"))];
+        let changes = redacted_of(json!({"kind": "pod", "id": "p", "pod": "web", "name": "web",
+            "namespace": "shop", "uid": "u", "state": "ready", "engine": "containerd",
+            "evidence": [], "found": false, "owners": {}, "changes": changes, "refused": [],
+            "skipped": [], "containers": []}));
+        assert!(!changes.to_string().contains("secret"), "{changes}");
+        assert_eq!(changes[0]["after"], REDACTED);
     }
 
     #[test]

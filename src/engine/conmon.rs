@@ -38,11 +38,17 @@ pub(super) fn engine(words: &[Vec<u8>]) -> Option<EngineKind> {
     is_crio.then_some(EngineKind::Crio)
 }
 
+/// Whether a command line is conmon's. CRI-O's packages have installed it as `crio-conmon`, and operators append a
+/// version; conmonrs is a server without conmon's options.
+pub(crate) fn is_conmon(words: &[Vec<u8>]) -> bool {
+    let program = words.first().map(Vec::as_slice).unwrap_or_default();
+    let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = name.strip_prefix(b"crio-").unwrap_or(name);
+    name.starts_with(b"conmon") && name != b"conmonrs"
+}
+
 fn parent<'a>(call: &'a CallerInfo<'_>) -> Option<&'a [Vec<u8>]> {
-    [call.parent, call.grandparent].into_iter().find(|words| {
-        let program = words.first().map(Vec::as_slice).unwrap_or_default();
-        program.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"conmon"))
-    })
+    [call.parent, call.grandparent].into_iter().find(|words| is_conmon(words))
 }
 
 #[cfg(test)]
@@ -62,6 +68,14 @@ mod tests {
         };
         assert_eq!(told(&words), (Some("web".to_owned()), Some("/srv/graph".to_owned())));
         assert_eq!(told(&words[1..]), (None, None));
+        let named = |name: &str| {
+            let mut words = words.clone();
+            words[0] = name.as_bytes().to_vec();
+            told(&words).0
+        };
+        assert_eq!(named("crio-conmon").as_deref(), Some("web"));
+        assert_eq!(named("conmon-2.1.12").as_deref(), Some("web"));
+        assert_eq!((named("/bin/conmonrs"), named("crio-conmonrs")), (None, None));
     }
 
     #[test]

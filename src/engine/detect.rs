@@ -139,7 +139,7 @@ fn parent_kind(words: &[Vec<u8>]) -> Option<(EngineKind, String)> {
                 _ => EngineKind::Containerd,
             }
         }
-        "conmon" => conmon::engine(words).unwrap_or(EngineKind::Crio),
+        _ if conmon::is_conmon(words) => conmon::engine(words).unwrap_or(EngineKind::Crio),
         "conmonrs" | "crio-conmonrs" | "crio" => EngineKind::Crio,
         "podman" => EngineKind::Podman,
         "isulad" | "isulad-shim" => EngineKind::Isulad,
@@ -192,13 +192,11 @@ fn distinguish_storages(
         Some("cri-o") => Some(EngineKind::Crio),
         _ => None,
     };
+    let is_one = |kind: &EngineKind| matches!(kind, EngineKind::Crio | EngineKind::Podman);
     let by_parent = [call.parent, call.grandparent].into_iter().find_map(|words| {
-        let program = words.first()?.rsplit(|byte| *byte == b'/').next()?;
-        match program {
-            b"conmon" => conmon::engine(words),
-            b"podman" => Some(EngineKind::Podman),
-            b"crio" | b"conmonrs" | b"crio-conmonrs" => Some(EngineKind::Crio),
-            _ => None,
+        match conmon::is_conmon(words) {
+            true => conmon::engine(words),
+            false => parent_kind(words).map(|(kind, _)| kind).filter(is_one),
         }
     });
     let by_cgroup = pod_cgroup::engine(document.cgroups_path);
@@ -304,6 +302,18 @@ mod tests {
             EngineKind::Podman
         );
         assert_eq!(detected("isulad-shim c", "/b", &[]), EngineKind::Isulad);
+    }
+
+    #[test]
+    fn conmon_is_known_by_each_of_its_names() {
+        for name in ["conmon", "crio-conmon", "/usr/libexec/crio/conmon", "conmon-2.1.12"] {
+            assert_eq!(detected(&format!("{name} -c x"), "/b", &[]), EngineKind::Crio, "{name}");
+            let of_podman = format!("{name} -c x --exit-command /usr/bin/podman");
+            assert_eq!(detected(&of_podman, "/b", &[]), EngineKind::Podman, "{name}");
+        }
+        for name in ["conmonrs", "/usr/bin/crio-conmonrs"] {
+            assert_eq!(detected(name, "/b", &[]), EngineKind::Crio, "{name}");
+        }
     }
 
     #[test]

@@ -37,6 +37,7 @@ use identity::Writer;
 
 pub(crate) use behaviour::EngineName;
 pub(crate) use behaviour::{ExitPlace, LastingExit};
+pub(crate) use conmon::is_conmon;
 pub(crate) use containerd::{socket as containerd_socket, socket_of as containerd_socket_of};
 pub use detect::{DetectedEngine, EngineKind, detect};
 pub(crate) use dockerd::Dockerd;

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends Synchronize, UpdatePodSandbox, and the events whose replies have content, one method each.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nri_transport::{PluginRequest, RequestSubject};
 use protobuf::{CodedOutputStream, UnknownFields, UnknownValue, UnknownValueRef};
 
 use super::session::SyncProgress;
 use super::{EncodedSnapshot, Event, Outcome, Plugin, api};
-
-/// The minimum time-out of each request of Synchronize: plugins treat 0 as no time-out.
-const SHORTEST: Duration = Duration::from_millis(1);
 
 /// An encoded CreateContainerRequest, and the request from which its pod and container are read.
 #[derive(Debug)]
@@ -62,7 +59,7 @@ impl Plugin {
             let limit = whole.unwrap_or_else(|| self.timeout());
             self.set_sync_progress(Some(SyncProgress { begun, limit, answered }));
             let left = whole.map_or(limit, |whole| whole.saturating_sub(begun.elapsed()));
-            let said = self.call_within(left.max(SHORTEST), &part).await;
+            let said = self.call_within(left, &part).await;
             let Outcome::Answered(mut answer) = said else { return said };
             if !part.more {
                 self.server.mark_synchronized();

@@ -10,9 +10,6 @@ use tokio::time::Instant;
 use super::api::extension::ExtensionEvent;
 use super::{Outcome, Plugin};
 
-/// The minimum time-out of a request: plugins treat 0 as no time-out.
-const SHORTEST: Duration = Duration::from_millis(1);
-
 /// Time for which a notification may keep the plugin busy, because an `exec` may be waiting for its turn.
 const NOTICE_WAIT: Duration = Duration::from_millis(250);
 
@@ -36,7 +33,7 @@ impl Plugin {
         until: Instant,
     ) -> Outcome<R::Answer> {
         let left = until.saturating_duration_since(Instant::now());
-        let timeout = self.timeout().min(left).max(SHORTEST);
+        let timeout = self.timeout().min(left);
         let late = || Outcome::Busy(format!("did not answer {} in time for the exec", R::METHOD));
         let call = self.call_within(timeout, request);
         match tokio::time::timeout_at(until, call).await {

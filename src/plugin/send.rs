@@ -14,6 +14,9 @@ use super::turns::{self, Rank};
 use super::{Outcome, Plugin};
 use crate::trace::{self, TraceContext};
 
+/// The minimum time-out of a request: plugins treat 0 as no time-out.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The label for a failed call without a status.
 const NO_STATUS: &str = "other";
 
@@ -29,6 +32,7 @@ impl Plugin {
         timeout: Duration,
         request: &R,
     ) -> Outcome<R::Answer> {
+        let timeout = timeout.max(SHORTEST);
         self.send_in_turn(Rank::of(R::METHOD), R::METHOD, request, timeout).await.0
     }
 

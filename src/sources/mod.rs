@@ -19,6 +19,7 @@ mod unary;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -224,12 +225,11 @@ pub(crate) fn is_quick(path: &str) -> bool {
 
 fn read_all(host: &Host, paths: Vec<String>) -> FetchedFiles {
     let all = paths.into_iter();
-    all.filter_map(|path| read(host, &path).map(|bytes| (path, bytes))).collect()
+    all.filter_map(|path| read(&host.path(&path)).map(|bytes| (path, bytes))).collect()
 }
 
 /// Reads a regular file; a link of its name is not followed.
-fn read(host: &Host, path: &str) -> Option<Vec<u8>> {
-    let path = host.path(path);
+fn read(path: &Path) -> Option<Vec<u8>> {
     let dir = files::open_dir(path.parent()?).or_absent()?;
     files::read_at(&dir, path.file_name()?.to_str()?).or_absent().map(|original| original.bytes)
 }
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(found.files.keys().collect::<Vec<_>>(), ["/srv/a"]);
     }
 
-    fn query(host_root: &std::path::Path) -> (Host, Wanted) {
+    fn query(host_root: &Path) -> (Host, Wanted) {
         let host = Host::new(&host_root.display().to_string(), "");
         let (socket, namespace) = ("/c.sock".to_owned(), "k8s.io".to_owned());
         let ids = vec!["a".to_owned()];

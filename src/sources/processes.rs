@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::engine::Dockerd;
-use crate::files;
 use crate::host::Host;
 use crate::presence::{self, IfThere};
 use crate::procfs::{command_line, is_of_this_host, parent_of};
+
+use super::read;
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub(crate) fn processes(host: &Host, names: &[&str]) -> Vec<Process> {
 pub(crate) fn dockers(host: &Host) -> Vec<(Process, Dockerd)> {
     let all = processes(host, &["dockerd"]).into_iter().filter_map(|process| {
         let mut dockerd = Dockerd::of(&process.words)?;
-        let settings = read(&host.path(&dockerd.config_file));
+        let settings = read_linked(&host.path(&dockerd.config_file));
         let settings = settings.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         dockerd.read(&settings.unwrap_or_default());
         Some((process, dockerd))
@@ -91,7 +92,7 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
     for process in processes(host, &["dockerd"]) {
         let file = Dockerd::of(&process.words).map(|dockerd| dockerd.config_file);
         if let Some(file) = file.filter(|file| file.starts_with('/'))
-            && let Some(bytes) = read(&host.path(&file))
+            && let Some(bytes) = read_linked(&host.path(&file))
         {
             files.insert(file, bytes);
         }
@@ -102,15 +103,14 @@ pub(super) fn docker_files(host: &Host) -> BTreeMap<String, Vec<u8>> {
 
 /// Reads a regular file. Links are followed, because the file belongs to an administrator or the
 /// kernel.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let path: PathBuf = std::fs::canonicalize(path).or_absent()?;
-    let dir = files::open_dir(path.parent()?).or_absent()?;
-    files::read_at(&dir, path.file_name()?.to_str()?).or_absent().map(|original| original.bytes)
+fn read_linked(path: &Path) -> Option<Vec<u8>> {
+    read(&std::fs::canonicalize(path).or_absent()?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files;
 
     fn host(processes: &[(u32, &str)]) -> (tempfile::TempDir, Host) {
         let temp = tempfile::tempdir().unwrap();

@@ -70,10 +70,12 @@ impl Visitor<'_> for Hexadecimal {
             others |= value;
             value & 15
         };
-        let pairs = text.as_bytes().chunks_exact(2);
-        let bytes: Arc<[u8]> = pairs.map(|pair| value(pair[0]) << 4 | value(pair[1])).collect();
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let pairs = pairs.iter();
+        let bytes: Arc<[u8]> = pairs.map(|[high, low]| value(*high) << 4 | value(*low)).collect();
         // A manipulated message becomes empty: an error would set the whole record aside.
-        Ok(Wire(if others > 15 { Arc::default() } else { bytes }))
+        let is_whole = others <= 15 && rest.is_empty();
+        Ok(Wire(if is_whole { bytes } else { Arc::default() }))
     }
 }
 
@@ -148,7 +150,9 @@ mod tests {
 
     #[test]
     fn invalid_hex_yields_an_empty_message() {
-        assert_eq!(serde_json::from_str::<Wire>("\"zz\"").unwrap(), Wire::default());
-        assert_eq!(serde_json::from_str::<Wire>("\"0\"").unwrap(), Wire::default());
+        for text in ["zz", "0", "0a0", "0a0b0g"] {
+            let read = serde_json::from_value::<Wire>(text.into()).unwrap();
+            assert_eq!(read, Wire::default(), "{text}");
+        }
     }
 }

@@ -33,9 +33,10 @@ use super::{refusal, request};
 /// Names of engines and of their processes that call the runtime, as the kernel truncates them; for
 /// Podman's `exec`, conmon calls it. `tests/tidy.rs` compares this list with the names by which the
 /// daemon finds the engine.
-const SHIMS: [&str; 8] = [
+const SHIMS: [&str; 9] = [
     "containerd-shim",
     "conmon",
+    "crio-conmon",
     "conmonrs",
     "crio-conmonrs",
     "isulad-shim",
@@ -427,8 +428,8 @@ mod tests {
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
             assert_eq!(callers(&host).0, ["runc x", "conmon"], "{name}");
         }
-        // Two names that the kernel keeps whole, and one that it truncates.
-        for name in ["crio-conmonrs", "isulad-shim", "containerd-shim"] {
+        // Three names that the kernel keeps whole, and one that it truncates.
+        for name in ["crio-conmon", "crio-conmonrs", "isulad-shim", "containerd-shim"] {
             let stat = format!("9 ({name}) S 70002 1 1");
             files::replace(&temp.path().join("proc/70001/stat"), stat.as_bytes()).unwrap();
             assert_eq!(callers(&host).0, ["runc x", name]);

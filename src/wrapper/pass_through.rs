@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::argv::{self, CommandLine, Verb};
 use crate::config::{self, Config, RootlessPolicy, rootless};
 use crate::error::{Error, Result};
-use crate::presence::{self, IfThere};
+use crate::presence::IfThere;
 use crate::runtime::RuntimeKind;
 
 /// Whether the command causes NRI events: a create, start, update or delete that acts on a container.
@@ -42,9 +42,7 @@ pub(super) fn will_refuse_id(runtime: &Path, call: &CommandLine) -> bool {
 /// disables plugins, or because this process is not the host's root and its user has no daemon
 /// (D7).
 pub(super) fn is_switched_off(config: &Config) -> bool {
-    config.disable
-        || presence::exists(&config.disabled_file()).or_absent() == Some(true)
-        || (!config.is_of_user() && config::is_unprivileged())
+    config.is_disabled() || (!config.is_of_user() && config::is_unprivileged())
 }
 
 /// Refuses a container of an unprivileged user, if the policy of root's daemon says so (decision

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
-use crate::document::{DocumentError, Object, value_of};
+use crate::document::{DocumentError, EDITED, Object, value_of};
 use crate::scan;
 
 /// One opened array.
@@ -59,12 +59,9 @@ impl Item<'_> {
 impl<'t> Array<'t> {
     pub(crate) fn open(
         text: &'t [u8],
-        source: Option<Range<usize>>,
+        source: Range<usize>,
         path: String,
     ) -> Result<Self, DocumentError> {
-        let Some(source) = source else {
-            return Ok(Self { text, source: None, items: Vec::new() });
-        };
         let Some(places) = scan::elements(text, source.start) else {
             return Err(DocumentError::WrongType { path, wanted: "array" });
         };
@@ -77,6 +74,20 @@ impl<'t> Array<'t> {
             })
             .collect();
         Ok(Self { text, source: Some((source, places)), items })
+    }
+
+    /// Opens the value that an earlier edit put in place, or an array that does not exist yet.
+    pub(crate) fn reopen(
+        text: &'t [u8],
+        value: Option<Value>,
+        path: String,
+    ) -> Result<Self, DocumentError> {
+        let (source, items) = match value {
+            None => (None, Vec::new()),
+            Some(Value::Array(items)) => (Some((EDITED, Vec::new())), items),
+            Some(_) => return Err(DocumentError::WrongType { path, wanted: "array" }),
+        };
+        Ok(Self { text, source, items: items.iter().map(Item::new).collect() })
     }
 
     /// Returns the elements, which can be read, moved, removed and added to.

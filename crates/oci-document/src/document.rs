@@ -126,6 +126,9 @@ pub struct Object<'t> {
     index: Option<HashMap<String, Vec<usize>>>,
 }
 
+/// The source of a value that an earlier edit put in place: none of the document's text.
+pub(crate) const EDITED: Range<usize> = 0..0;
+
 /// Number of members above which an object is indexed.
 const FEW: usize = 16;
 
@@ -238,18 +241,18 @@ impl<'t> Object<'t> {
 
     /// Opens the value that an earlier edit put at `key`, or an object that does not exist yet.
     fn reopen(&self, key: &str, path: String, exact: bool) -> Result<Object<'t>, DocumentError> {
-        let members = match self.value(key)? {
-            None => Vec::new(),
-            Some(Value::Object(members)) => members
-                .into_iter()
-                .map(|(name, value)| {
+        let (members, source) = match self.value(key)? {
+            None => (Vec::new(), None),
+            Some(Value::Object(members)) => {
+                let member = |(name, value): (String, Value)| {
                     let now = Now::Text(value.to_string().into_bytes());
                     Member { name: Cow::Owned(name), origin: None, is_replaced: false, now }
-                })
-                .collect(),
+                };
+                (members.into_iter().map(member).collect(), Some(EDITED))
+            }
             Some(_) => return Err(DocumentError::WrongType { path, wanted: "object" }),
         };
-        Ok(Object { text: self.text, path, source: None, exact, members, index: None }.indexed())
+        Ok(Object { text: self.text, path, source, exact, members, index: None }.indexed())
     }
 
     /// Opens the array `key`. A missing one is created with its first element.
@@ -258,7 +261,10 @@ impl<'t> Object<'t> {
             Some(index) if matches!(self.members[index].now, Now::Array(_)) => index,
             _ => {
                 let path = self.path_of(key);
-                let array = Array::open(self.text, self.span(key)?, path)?;
+                let array = match self.span(key)? {
+                    Some(source) => Array::open(self.text, source, path)?,
+                    None => Array::reopen(self.text, self.value(key)?, path)?,
+                };
                 self.put(key, Now::Array(array))?
             }
         };

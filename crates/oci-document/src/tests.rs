@@ -224,3 +224,50 @@ fn an_array_is_decoded_and_an_element_of_it_is_replaced() {
     });
     assert_eq!(changed.unwrap(), r#"{"a":["\u0061", {"b":2}]}"#);
 }
+
+#[test]
+fn an_opened_array_contains_what_was_set_before() {
+    let set = edited(r#"{"a": [1], "o": {}}"#, |root| {
+        root.set("a", &json!(["x"]))?;
+        root.array("a")?.items().push(Item::new(&json!("y")));
+        root.set("new", &json!([2]))?;
+        root.array("new")?;
+        root.set("empty", &json!([]))?;
+        root.array("empty")?;
+        Ok(())
+    });
+    assert_eq!(set.unwrap(), r#"{"a": ["x","y"], "o": {},"new": [2],"empty": []}"#);
+    let removed = edited(r#"{"a": [1]}"#, |root| {
+        root.remove("a")?;
+        root.array("a")?.items().push(Item::new(&json!(2)));
+        Ok(())
+    });
+    assert_eq!(removed.unwrap(), r#"{"a": [2]}"#);
+}
+
+#[test]
+fn an_opened_object_that_was_set_empty_stays() {
+    let set = edited(r#"{"o": {"a": 1}}"#, |root| {
+        root.set("o", &json!({}))?;
+        root.object("o")?;
+        root.set("new", &json!({}))?;
+        root.map("new").map(|_| ())
+    });
+    assert_eq!(set.unwrap(), r#"{"o": {},"new": {}}"#);
+}
+
+#[test]
+fn a_value_that_was_set_is_not_opened_as_another_type() {
+    for value in [json!({"b": 1}), json!("x"), json!(5)] {
+        let opened = edited("{}", |root| {
+            root.set("a", &value)?;
+            root.array("a").map(|_| ())
+        });
+        assert!(matches!(opened, Err(DocumentError::WrongType { .. })), "{value}: {opened:?}");
+    }
+    let opened = edited(r#"{"a": {"b": 1}}"#, |root| {
+        root.object("a")?.set("b", &json!(2))?;
+        root.array("a").map(|_| ())
+    });
+    assert!(opened.is_err(), "{opened:?}");
+}

@@ -153,10 +153,10 @@ pub(super) fn is_containerd_2(program: &str, root: &Root) -> Option<bool> {
 
 /// Whether CRI-O has NRI on by default; true if its version is unknown. Runs CRI-O only at a packaged path, and
 /// never a program below `--root`.
-pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> Option<bool> {
+pub(super) fn is_crio_1_30(packaged: Option<&str>, root: &Root) -> bool {
     let path = packaged.filter(|_| !root.is_confined()).map(Path::new);
     let version = path.and_then(|path| features::version(&root.path(path)));
-    Some(version.is_none_or(|version| version >= CRIO_WITH_NRI))
+    version.is_none_or(|version| version >= CRIO_WITH_NRI)
 }
 
 fn contains(bytes: &[u8], wanted: &[u8]) -> bool {

@@ -31,9 +31,18 @@ pub(super) struct Reverted {
 pub(super) struct EditedValue {
     /// The dotted keys of the value.
     pub(super) keys: String,
-    /// Whether the value is removed although it was edited, because it still names nri-runc's
-    /// program, is between nri-runc's comments, or names the removed handler as the default.
-    pub(super) is_removed: bool,
+    pub(super) fate: EditedFate,
+}
+
+/// What becomes of an edited value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EditedFate {
+    Kept,
+    /// It is removed, because it still names nri-runc's program, is between nri-runc's comments, or names the removed
+    /// handler as the default.
+    Removed,
+    /// The handler's name is removed from a list.
+    Shortened,
 }
 
 /// The change that `install` made to a file.
@@ -161,15 +170,15 @@ impl Written<'_> {
                 continue;
             }
             let is_ours = *there == setting.after;
-            let (step, is_removed) = self.step(setting, there);
+            let (step, fate) = self.step(setting, there);
             if !is_ours {
-                edited.push(EditedValue { keys: dotted(&setting.keys), is_removed });
+                edited.push(EditedValue { keys: dotted(&setting.keys), fate });
             }
             steps.extend(step);
         }
         steps.iter().for_each(|step| step.apply(&mut value));
         for keys in self.defaults_left(&settings, &value) {
-            edited.push(EditedValue { keys: dotted(&keys), is_removed: true });
+            edited.push(EditedValue { keys: dotted(&keys), fate: EditedFate::Removed });
             let step = Step::Remove(keys);
             step.apply(&mut value);
             steps.push(step);
@@ -202,24 +211,23 @@ impl Written<'_> {
             .collect()
     }
 
-    /// Returns the step that reverts a setting whose current value is `there`, and whether the step
-    /// removes or replaces that value as a whole.
-    fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, bool) {
+    /// Returns the step that reverts a setting whose current value is `there`, and what becomes of the value.
+    fn step(&self, setting: &Setting, there: &Value) -> (Option<Step>, EditedFate) {
         let keys = setting.keys.clone();
         if *there == setting.after || setting.is_entry && contains_text(there, self.binary) {
             let step = match &setting.before {
                 Some(before) => Step::Set(keys, before.clone()),
                 None => Step::Remove(keys),
             };
-            return (Some(step), true);
+            return (Some(step), EditedFate::Removed);
         }
         // Only nri-runc's handler is removed from a list that was extended.
         let list = there.as_array().filter(|_| setting.before.is_none());
         if let Some(list) = list.filter(|list| list.iter().any(|word| *word == self.name)) {
             let rest = list.iter().filter(|word| **word != self.name).cloned().collect();
-            return (Some(Step::Set(keys, Value::Array(rest))), false);
+            return (Some(Step::Set(keys, Value::Array(rest))), EditedFate::Shortened);
         }
-        (None, false)
+        (None, EditedFate::Kept)
     }
 
     /// Changes the text `now` so that its content is `value`: removes lines if that is enough, else takes `steps`
@@ -261,7 +269,7 @@ impl Written<'_> {
             (Some(text), _) => (text, Vec::new()),
             (None, Some(text)) if text != now => {
                 let keys = "the addition of nri-runc".to_owned();
-                (text, vec![EditedValue { keys, is_removed: true }])
+                (text, vec![EditedValue { keys, fate: EditedFate::Removed }])
             }
             (None, _) if !now.contains(self.binary) => (now.to_owned(), Vec::new()),
             (None, _) => {

@@ -189,7 +189,9 @@ const CRIO: EngineRow = EngineRow {
     main_of_user: None,
     runs_on: None,
     nri: Some(OwnNri {
-        default: Some(("CRI-O 1.30", |_, root| own_nri::is_crio_1_30(CRIO.program(root), root))),
+        default: Some(("CRI-O 1.30", |_, root| {
+            Some(own_nri::is_crio_1_30(CRIO.program(root), root))
+        })),
         setting: |_, texts| crio::nri_setting(texts),
         plan_off: |_, texts, plan| crio::plan_nri_off(texts, plan),
     }),

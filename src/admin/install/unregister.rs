@@ -8,7 +8,7 @@ use super::ledger::{self, Ledger, Undone};
 use super::nri_decision::NriDecision;
 use super::outcome::{Outcome, ResultDetails, outcome};
 use super::plan::Plan;
-use super::revert::EditedValue;
+use super::revert::{EditedFate, EditedValue};
 use super::{
     FileChange, Uninstall, changes, containerd, detect, engine_files, own_nri, put_all, restart,
     users,
@@ -99,11 +99,13 @@ fn note_edits(ledger: &Ledger, undone: &Undone, changes: &[FileChange]) -> Vec<S
             ));
         }
     }
-    for (path, EditedValue { keys, is_removed }) in &undone.edited {
-        notes.push(if *is_removed {
-            format!("{path}: {keys} was edited since, and was removed")
-        } else {
-            format!("{path}: {keys} was edited since, and was kept")
+    for (path, EditedValue { keys, fate }) in &undone.edited {
+        notes.push(match fate {
+            EditedFate::Kept => format!("{path}: {keys} was edited since, and was kept"),
+            EditedFate::Removed => format!("{path}: {keys} was edited since, and was removed"),
+            EditedFate::Shortened => {
+                format!("{path}: {keys} was edited since, and only the handler was removed from it")
+            }
         });
     }
     for (error, names) in &undone.unclear {

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::ledger::Ledger;
 use super::root::Root;
 use crate::config::Config;
-use crate::engine::{Dockerd, libpod};
+use crate::engine::{Dockerd, is_conmon, libpod};
 use crate::text::counted;
 
 /// Lists the containers' IDs, each once.
@@ -207,8 +207,6 @@ pub(super) fn podman(root: &Root, ledger: &Ledger) -> Vec<String> {
 pub(super) fn monitored(of_podman: bool, root: &Root, binary: &str) -> Vec<String> {
     let mut ids = Vec::new();
     for words in command_lines(root) {
-        let program = words.first().map(|word| String::from_utf8_lossy(word).into_owned());
-        let is_conmon = program.is_some_and(|program| last_part(&program) == "conmon");
         let after = |flags: &[&[u8]]| {
             let at = words.iter().position(|word| flags.contains(&word.as_slice()))?;
             words.get(at + 1).map(Vec::as_slice)
@@ -220,7 +218,7 @@ pub(super) fn monitored(of_podman: bool, root: &Root, binary: &str) -> Vec<Strin
             at_exit.contains(&pair[0].as_slice()) && pair[1].windows(6).any(|p| p == b"podman")
         });
         let is_ours = after(&[b"-r", b"--runtime"]) == Some(binary.as_bytes());
-        if is_conmon && is_ours && is_podmans == of_podman {
+        if is_conmon(&words) && is_ours && is_podmans == of_podman {
             let id = after(&[b"-c", b"--cid"]).unwrap_or_default();
             ids.push(String::from_utf8_lossy(id).into_owned());
         }
@@ -292,6 +290,7 @@ mod tests {
             ("2", "/usr/bin/conmon -c b -n web -r /x --exit-command /usr/bin/podman"),
             ("3", "conmon -c c -r /x --exit-command /bin/p --exit-command-arg /srv/podman"),
             ("4", "/usr/bin/conmon -c d -n podman -r /y"),
+            ("5", "/usr/bin/crio-conmon -c e -n podman -r /x"),
         ];
         for (pid, line) in lines {
             let process = temp.path().join("proc").join(pid);
@@ -305,7 +304,7 @@ mod tests {
             ids.sort();
             ids
         };
-        assert_eq!(found(false), ["a"]);
+        assert_eq!(found(false), ["a", "e"]);
         assert_eq!(found(true), ["b", "c"]);
     }
 

@@ -238,14 +238,19 @@ pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKe
 
 /// Reports the start of a `run`'s container when it happens: a foreground `run` exits only after its container.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
+    let Some(record) = daemon.container(key) else { return };
     // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
-    let mut init = None;
+    let (mut init, mut pauses) = (None, Backoff::default());
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
+        // Only a runtime whose files are unknown is asked.
+        let state = command::state(&record).await;
+        let waits = state.as_ref().is_some_and(|state| !state.is_started());
         // An unreadable state is read again after a pause.
-        init = state_dir::init_pid(&daemon.host, key).or_absent().flatten().or(init);
+        let in_file = state_dir::init_pid(&daemon.host, key).or_absent().flatten();
+        init = in_file.or(state.map(|state| state.pid)).or(init);
         let is_started = pending.start_watch.borrow_mut().check_started(init.is_some());
-        if matches!(is_started, Ok(true)) {
+        if matches!(is_started, Ok(true)) && !waits {
             // The runtime has read its document, so the bundle's turn is no longer needed.
             drop(pending.bundle.borrow_mut().take());
             let _turn = lane.turn.lock().await;
@@ -256,10 +261,15 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
         if has_exited {
             return;
         }
+        // Each question starts a process, so they become rarer.
+        let pause = command::has_unknown_files(&record).then(|| tokio::time::sleep(pauses.next()));
         let changes = pending.start_watch.borrow().changes();
         tokio::select! {
             () = pidfd::wait_until_exited(&pending.process) => {}
-            () = changes => {}
+            () = async { match pause {
+                Some(pause) => pause.await,
+                None => changes.await,
+            } } => {}
         }
     }
 }
@@ -275,12 +285,13 @@ async fn settle_run(
     let state = command::state(record).await;
     let init = pending.init_pid(daemon, key).await?.or(state.as_ref().map(|state| state.pid));
     let is_there = state_dir::exists(&daemon.host, key)? || state.is_some();
-    let waits = state.is_some_and(|state| state.status == "created");
+    let waits = state.is_some_and(|state| !state.is_started());
     let is_started = pending.start_watch.borrow_mut().check_started(init.is_some())? && !waits;
     if is_started {
         running(daemon, key, pending, init).await?;
     }
-    if !is_started && init.is_none() {
+    // Without files, nothing shows any more that the container of a finished run was started.
+    if !is_started && init.is_none() && !record.was_made() {
         refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref()).await;
         state::mark_not_created(&daemon.records, key);
     }

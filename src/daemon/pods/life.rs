@@ -354,8 +354,7 @@ pub(crate) async fn stop(daemon: &Rc<Daemon>, id: &str) {
 
 /// Records that the pod has stopped; false if it was not ready.
 fn mark_stopped(daemon: &Daemon, id: &str) -> bool {
-    let state = daemon.records.read().pod(id).map(|pod| pod.state);
-    let is_ready = state == Some(PodState::Ready);
+    let is_ready = is_ready(&daemon.records, id);
     if is_ready {
         log_failure("stopping a pod", daemon.host.point(Point::DaemonPodStop));
         daemon.note_pod(id, |pod| pod.state = PodState::Stopped);

@@ -42,7 +42,7 @@ use crate::link::{BYPASSED_DIR, Bypassed, REFUSED_DIR, WrapperNote};
 use crate::plugin::Event;
 use crate::presence::{Backoff, IfThere};
 use crate::spec::overlay;
-use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, PodState, Skipped};
+use crate::state::{CompactObject, Container, ContainerKey, Lifecycle, Skipped};
 
 /// Time limit for a runtime's `start` or `delete` to exit; its outcome is then read even if it still runs.
 const RUNTIME_WAIT: Duration = Duration::from_secs(60);
@@ -250,8 +250,7 @@ async fn announce(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<()> {
         return Ok(());
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };
-    let is_ready = daemon.records.read().pod(&record.pod).map(|pod| pod.state);
-    if is_ready == Some(PodState::Ready)
+    if life::is_ready(&daemon.records, &record.pod)
         && let Some(notification) = daemon.pod_notification(Event::RunPodSandbox, &record.pod)
     {
         daemon.registry.notify_late(&notification).await;

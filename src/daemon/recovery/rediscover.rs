@@ -16,7 +16,7 @@ use std::rc::Rc;
 use tracing::{debug, info, warn};
 
 use crate::config::Config;
-use crate::engine::Role;
+use crate::engine::{Role, is_conmon};
 use crate::error::{Context, Error, Result};
 use crate::files;
 use crate::host::Host;
@@ -472,10 +472,7 @@ fn calls_us(host: &Host, parent: &[Vec<u8>], bundle: &str) -> Result<bool> {
 /// Returns the argument after the first of these flags on conmon's command line.
 fn monitored(parent: &[Vec<u8>], flags: &[&str]) -> Option<String> {
     let mut words = parent.iter().map(|word| String::from_utf8_lossy(word));
-    let program = words.next()?;
-    if program.rsplit('/').next() != Some("conmon") {
-        return None;
-    }
+    words.next().filter(|_| is_conmon(parent))?;
     words.find(|word| flags.contains(&word.as_ref()))?;
     words.next().map(std::borrow::Cow::into_owned)
 }
@@ -526,6 +523,8 @@ mod tests {
         assert!(!calls_us(&line("/usr/sbin/runc"), "/b"));
         assert!(!calls_us(&words(&format!("sh -r {own}")), "/b"), "anybody has words");
         assert!(!calls_us(&words("conmon -r"), "/b"));
+        assert!(calls_us(&words(&format!("crio-conmon -c x -r {own}")), "/b"));
+        assert!(!calls_us(&words(&format!("conmonrs -r {own}")), "/b"), "a server's words");
     }
 
     #[test]

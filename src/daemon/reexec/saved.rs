@@ -41,8 +41,6 @@ pub(crate) struct SavedDaemon {
     /// Connections of operators that wait for the next program.
     #[serde(default)]
     pub(super) callers: Vec<RawFd>,
-    #[serde(default)]
-    pub(super) uptime_seconds: u64,
     /// Remaining time in which plugins that protected execs may return, in milliseconds.
     #[serde(default)]
     pub(super) execs_expected: u64,
@@ -124,7 +122,6 @@ impl Reexec<'_> {
             subjects,
             inits: inits.collect(),
             callers,
-            uptime_seconds: daemon.report.started.elapsed().as_secs(),
             execs_expected: execs_left.as_millis().try_into().unwrap_or(0),
             events: daemon.stream.save(),
         }

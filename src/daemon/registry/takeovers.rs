@@ -38,8 +38,7 @@ impl Takeovers {
     /// newcomer's.
     pub(crate) fn note(&self, id: &str, displaced: Option<String>, now: Instant) {
         let mut places = self.0.borrow_mut();
-        drop_over(&mut places, now);
-        let history = places.entry(id.to_owned()).or_default();
+        let history = history_of(&mut places, id, now);
         history.at.push_back(now);
         history.drop_old(now);
         if let Some(pod) = displaced.filter(|pod| !history.displaced.contains(pod)) {
@@ -62,8 +61,7 @@ impl Takeovers {
     /// refused many times a second.
     pub(crate) fn note_refusal(&self, id: &str, now: Instant) -> bool {
         let mut places = self.0.borrow_mut();
-        drop_over(&mut places, now);
-        let history = places.entry(id.to_owned()).or_default();
+        let history = history_of(&mut places, id, now);
         let is_news = !history.logged.is_some_and(|at| is_recent(at, now));
         if is_news {
             history.logged = Some(now);
@@ -98,26 +96,36 @@ impl Takeovers {
     }
 }
 
-/// Makes space for another identity, because any connecting plugin chooses its name: at the limit, drops the
-/// identities without recent takeovers and refusals, and if there are none, the first one.
-fn drop_over(places: &mut BTreeMap<String, History>, now: Instant) {
-    if places.len() >= limits::TAKEOVER_PLACES {
+/// Returns the history of an identity. Makes space for a new one, because any connecting plugin chooses its name: at
+/// the limit, drops the identities without recent takeovers and refusals, and if there are none, the oldest one.
+fn history_of<'p>(
+    places: &'p mut BTreeMap<String, History>,
+    id: &str,
+    now: Instant,
+) -> &'p mut History {
+    let is_full = |places: &BTreeMap<_, _>| places.len() >= limits::TAKEOVER_PLACES;
+    if !places.contains_key(id) && is_full(places) {
         places.retain(|_, history| {
             history.drop_old(now);
-            let is_logged = history.logged.is_some_and(|at| is_recent(at, now));
-            !history.at.is_empty() || is_logged
+            history.last().is_some_and(|at| is_recent(at, now))
         });
+        // With so many identities in a minute, two processes hardly compete for the oldest one.
+        let oldest = places.iter().filter(|_| is_full(places)).min_by_key(|(_, it)| it.last());
+        if let Some(oldest) = oldest.map(|(id, _)| id.clone()) {
+            places.remove(&oldest);
+        }
     }
-    // Each remaining identity had a takeover or a logged refusal in the last minute. With so many
-    // identities, two processes hardly compete for the one that is dropped.
-    if places.len() >= limits::TAKEOVER_PLACES {
-        places.pop_first();
-    }
+    places.entry(id.to_owned()).or_default()
 }
 
 impl History {
     fn drop_old(&mut self, now: Instant) {
         self.at.retain(|at| is_recent(*at, now));
+    }
+
+    /// Returns the time of the last takeover or logged refusal.
+    fn last(&self) -> Option<Instant> {
+        self.at.back().copied().max(self.logged)
     }
 }
 
@@ -182,6 +190,25 @@ mod tests {
         assert!(!takeovers.0.borrow().is_empty(), "the times count on");
         takeovers.forget_all_displaced("10-a", now + WINDOW);
         assert!(takeovers.0.borrow().is_empty(), "nothing is kept of it");
+    }
+
+    #[test]
+    fn at_the_limit_the_oldest_other_history_is_dropped() {
+        let (takeovers, begun) = (Takeovers::default(), Instant::now());
+        let count = u64::try_from(limits::TAKEOVER_PLACES).unwrap();
+        let at = |number| begun + Duration::from_millis(number);
+        let id = |number: u64| format!("{:02}-x{number:06}", (count - number) % 100);
+        (0..count).for_each(|number| takeovers.note(&id(number), None, at(number)));
+        let first = takeovers.0.borrow().keys().next().cloned().unwrap();
+        takeovers.note(&first, None, at(count));
+        takeovers.note(&first, None, at(count));
+        assert!(takeovers.is_contested(&first, at(count)), "its history was kept");
+        takeovers.note("00-new", None, at(count));
+        assert_eq!(takeovers.0.borrow().len(), limits::TAKEOVER_PLACES);
+        assert!(!takeovers.0.borrow().contains_key(&id(0)), "the oldest one");
+        assert!(takeovers.0.borrow().contains_key(&first));
+        assert!(takeovers.note_refusal(&id(1), at(count)));
+        assert!(!takeovers.note_refusal(&id(1), at(count)), "it was logged");
     }
 
     #[test]

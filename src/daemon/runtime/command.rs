@@ -52,6 +52,13 @@ pub(crate) struct RuntimeState {
     pub(crate) status: String,
 }
 
+impl RuntimeState {
+    /// Whether the container's process was started.
+    pub(crate) fn is_started(&self) -> bool {
+        !matches!(self.status.as_str(), "creating" | "created")
+    }
+}
+
 /// Returns the container's state from the `state` command of a runtime whose files are unknown
 /// (D2); `None` for other runtimes, and if the command fails or names no process.
 pub(crate) async fn state(record: &Container) -> Option<RuntimeState> {

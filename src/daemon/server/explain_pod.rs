@@ -11,8 +11,8 @@ use crate::daemon::shared::Report;
 use crate::error::Result;
 use crate::state::{Container, Pod, Store};
 
-/// Explains the pod that matches: by its ID; if no container matches, also by a prefix of the ID, by
-/// namespace/name, or by name if it has no namespace. `None` if no pod matches; fails if several do.
+/// Explains the pod of this ID; if no container matches, also the one that `wanted` names otherwise (`pods_meant`).
+/// `None` if no pod matches; fails if several do.
 pub(crate) fn explain(
     report: &Report,
     store: &Store,
@@ -22,25 +22,16 @@ pub(crate) fn explain(
     if let Some(pod) = store.newest_pod(wanted) {
         return Some(Ok(explained(report, store, &pod)));
     }
-    if !is_no_container || wanted.is_empty() {
+    if !is_no_container {
         return None;
     }
-    let is_named = |pod: &&Pod| {
-        pod.id.starts_with(wanted)
-            || wanted == format!("{}/{}", pod.namespace, pod.name)
-            || pod.namespace.is_empty() && wanted == pod.name
-    };
-    let found: Vec<&Pod> = store.pods().filter(is_named).collect();
-    if found.is_empty() {
-        // An engine creates a new pod for each attempt, so the last removed pod of the name is meant.
-        if let Some(pod) =
-            store.gone_pods(searched(wanted)).rev().find(|pod| is_named(&pod.as_ref()))
-        {
-            return Some(Ok(explained(report, store, &pod)));
+    match rows::pods_meant(store.pods(), wanted).as_slice() {
+        [] => {
+            // An engine creates a new pod for each attempt, so the last removed pod of the name is meant.
+            let gone: Vec<_> = store.gone_pods(searched(wanted)).rev().collect();
+            let last = rows::pods_meant(gone.iter().map(Cow::as_ref), wanted).into_iter().next();
+            last.map(|pod| Ok(explained(report, store, pod)))
         }
-    }
-    match found.as_slice() {
-        [] => None,
         [pod] => Some(Ok(explained(report, store, pod))),
         several => Some(Err(rows::ambiguous_pods(wanted, several))),
     }

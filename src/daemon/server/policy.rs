@@ -9,26 +9,15 @@ use crate::engine::Allocations;
 use crate::error::{Error, Result};
 use crate::inject;
 use crate::rules::{PromiseFacts, promise_rows, report};
-use crate::state::Pod;
 
 /// Returns the rules' decisions about a pod, for the connected plugins, the configured ones, and `plugins`.
-/// `wanted` is an ID, NAMESPACE/NAME, a name or an unambiguous prefix of an ID.
+/// `wanted` names one pod (`pods_meant`).
 ///
 /// # Errors
 /// Fails with one line if `wanted` matches no pod, or several.
 pub(super) fn policy(daemon: &Daemon, wanted: &str, plugins: Vec<String>) -> Result<PolicyAnswer> {
     let store = daemon.records.read();
-    let is_named =
-        |pod: &&Pod| format!("{}/{}", pod.namespace, pod.name) == wanted || pod.name == wanted;
-    let is_begun = |pod: &&Pod| !wanted.is_empty() && pod.id.starts_with(wanted);
-    let mut found: Vec<&Pod> = store.pod(wanted).into_iter().collect();
-    if found.is_empty() {
-        found = store.pods().filter(is_named).collect();
-    }
-    if found.is_empty() {
-        found = store.pods().filter(is_begun).collect();
-    }
-    let pod = match found.as_slice() {
+    let pod = match rows::pods_meant(store.pods(), wanted).as_slice() {
         [pod] => *pod,
         [] => {
             let error = Error::new(format!("no pod matches {wanted}"));

@@ -32,6 +32,20 @@ pub(crate) fn state(daemon: &Daemon, container: &Container) -> ContainerState {
     if daemon.is_paused(container) { ContainerState::Paused } else { container.state.into() }
 }
 
+/// Returns the pods that an operator's argument means: that of this ID, else those of this name or NAMESPACE/NAME, else
+/// those whose IDs begin with it.
+pub(crate) fn pods_meant<'p>(pods: impl Iterator<Item = &'p Pod>, wanted: &str) -> Vec<&'p Pod> {
+    let rank = |pod: &Pod| match wanted {
+        "" => None,
+        id if pod.id == id => Some(0),
+        name if pod.name == name || format!("{}/{}", pod.namespace, pod.name) == name => Some(1),
+        prefix => pod.id.starts_with(prefix).then_some(2),
+    };
+    let ranked: Vec<_> = pods.filter_map(|pod| Some((rank(pod)?, pod))).collect();
+    let best = ranked.iter().map(|(rank, _)| *rank).min();
+    ranked.into_iter().filter(|(rank, _)| Some(*rank) == best).map(|(_, pod)| pod).collect()
+}
+
 /// Returns the failure of a name or prefix that matches several pods, and names them.
 pub(crate) fn ambiguous_pods(wanted: &str, pods: &[&Pod]) -> Error {
     let name = |pod: &&Pod| match (pod.namespace.as_str(), pod.name.as_str()) {

@@ -10,8 +10,8 @@ use test_support::{BUNDLE, Script, TestHost, has_received, task, wait_until};
 use crate::{life, sets, started, succeeds};
 
 /// Kills the container's process without a command of the runtime.
-fn dies(host: &TestHost, id: &str) {
-    let pid: i32 = host.read(&format!("root/{id}/pid")).trim().parse().unwrap();
+fn dies(host: &TestHost, pid_file: &str) {
+    let pid: i32 = host.read(pid_file).trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
 }
 
@@ -45,11 +45,11 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
             is_pause || has_received(&received, &format!("PostStartContainer {folder}"))
         });
     }
-    dies(&host, "pause");
+    dies(&host, "root/pause/pid");
     succeeds(&host.verb(&["delete", "--force", "pause"]));
     for folder in ["app", "helper"] {
         assert!(!has_received(&received, "StopPodSandbox web"), "{:?}", received.lock().unwrap());
-        dies(&host, folder);
+        dies(&host, &format!("root/{folder}/pid"));
         wait_until("the stop is reported", || {
             has_received(&received, &format!("StopContainer {folder}"))
         });
@@ -82,7 +82,7 @@ fn a_pod_ends_with_its_pause_if_that_exits_last() {
     wait_until("the start is reported", || has_received(&received, "PostStartContainer app"));
     // kubelet's order of stopping a pod: the infrastructure process exits, the member is deleted,
     // then the infrastructure container.
-    dies(&host, "pause");
+    dies(&host, "root/pause/pid");
     succeeds(&host.verb(&["delete", "--force", "app"]));
     wait_until("the end is reported", || has_received(&received, "RemoveContainer app"));
     wait_until("the pod's stop is reported", || has_received(&received, "StopPodSandbox web"));
@@ -108,7 +108,7 @@ fn a_reused_container_id_has_its_own_events() {
         if is_deleted {
             succeeds(&host.verb(&["delete", "--force", "c1"]));
         } else {
-            dies(&host, "c1");
+            dies(&host, "root/c1/pid");
             std::fs::remove_dir_all(host.path("root/c1")).unwrap();
         }
         succeeds(&host.create("c1"));
@@ -142,7 +142,7 @@ fn a_container_that_dies_before_its_start_is_stopped_once() {
     let received = host.plugin("10", "witness", Script::default());
     succeeds(&host.create("c1"));
     wait_until("the creation is reported", || has_received(&received, "PostCreateContainer c1"));
-    dies(&host, "c1");
+    dies(&host, "root/c1/pid");
     wait_until("the stop is reported", || has_received(&received, "StopContainer c1"));
     // The runtime may start it or fail: its result does not matter.
     let _words_of_the_runtime = host.verb(&["start", "c1"]);
@@ -182,7 +182,7 @@ fn records_from_before_a_host_restart_are_ignored() {
         host.admin(&["pods"])[0]["containers"][0]["state"] == "created"
     });
     host.kill_daemon();
-    dies(&host, "c1");
+    dies(&host, "root/c1/pid");
     std::fs::remove_dir_all(host.path("root/c1")).unwrap();
     let now = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let mut changed = 0;
@@ -235,7 +235,8 @@ fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
          create|run) case \"$*\" in *no) exit 1 ;; esac\n\
          ! [ -e \"$dir/pid\" ] || exit 1\n\
          sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\"\n\
-         ! [ -e \"$dir/stops\" ] || exit 1 ;;\n\
+         ! [ -e \"$dir/stops\" ] || exit 1\n\
+         case \"$*\" in *create*|*--detach*) ;; *) wait; rm \"$dir/pid\"; exit 3 ;; esac ;;\n\
          state) [ \"$4\" = yes ] || exit 1; status=running; ! [ -e \"$dir/stops\" ] || status=created\n\
          echo \"{\\\"pid\\\": $(cat \"$dir/pid\"), \\\"status\\\": \\\"$status\\\"}\" ;;\n\
          delete) kill -9 \"$(cat \"$dir/pid\")\"; rm \"$dir/pid\" ;;\n\
@@ -291,4 +292,17 @@ fn a_detached_run_by_an_unknown_runtime_is_shown_as_running() {
     assert!(!host.verb(&["run", "--detach", "--bundle", &bundle, "no"]).status.success());
     wait_until("the creation is undone", || has_received(&received, "RemoveContainer no"));
     assert!(!has_received(&received, "PostStartContainer no"));
+}
+
+#[test]
+fn a_foreground_run_by_an_unknown_runtime_is_followed() {
+    let (host, received) = of_unknown_runtime();
+    let bundle = host.path("bundle").display().to_string();
+    let mut run = host.spawn(&["run", "--bundle", &bundle, "yes"]);
+    wait_until("its start is reported", || has_received(&received, "PostStartContainer yes"));
+    assert_eq!(host.admin(&["pods"])[0]["containers"][0]["state"], "running");
+    dies(&host, "fake/pid");
+    assert_eq!(run.wait().unwrap().code(), Some(3));
+    wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
+    assert_eq!(host.admin(&["explain", "yes"])["refused"], json!([]));
 }

@@ -199,6 +199,7 @@ fn an_ambiguous_prefix_is_an_error_that_lists_the_matches() {
             &["policy", "test", "--pod", "web"],
             "2 pods match: shop/web (pod-of-c1), stage/web (pod-of-d1)",
         ),
+        (&["explain", "web"], "2 pods match: shop/web (pod-of-c1), stage/web (pod-of-d1)"),
     ] {
         let (_, line, code) = call(&host, words);
         assert_eq!((code, line.lines().count()), (Some(1), 1), "{words:?}: {line}");
@@ -208,6 +209,23 @@ fn an_ambiguous_prefix_is_an_error_that_lists_the_matches() {
     assert_eq!(host.admin(&["explain", "d"])["id"], "d1");
     let (_, line, code) = call(&host, &["policy", "test", "--pod", ""]);
     assert_eq!(code, Some(1), "nothing is the beginning of everything: {line}");
+}
+
+/// A name takes precedence over the beginning of another pod's ID.
+#[test]
+fn explain_and_policy_test_mean_the_same_pod_by_a_name() {
+    let host = started("");
+    create_in(&host, "shop", "pod-of-c2", "c1");
+    create_in(&host, "shop", "db", "c22");
+    for words in [&["policy", "test", "--pod"][..], &["explain"]] {
+        for (wanted, id) in
+            [("pod-of-c2", "pod-of-c1"), ("db", "pod-of-c22"), ("pod-of-c22", "pod-of-c22")]
+        {
+            let answer = host.admin(&[words, &[wanted]].concat());
+            let pod = if answer["pod"].is_object() { &answer["pod"] } else { &answer };
+            assert_eq!(pod["id"], id, "{words:?} {wanted}");
+        }
+    }
 }
 
 #[test]

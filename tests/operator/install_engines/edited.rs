@@ -344,12 +344,24 @@ fn uninstall_removes_only_its_own_name_from_an_edited_list() {
     let ours = place.read(path);
     place.write(path, &ours.replace("[\"crun\"", "[\"mine\", \"crun\""));
     let printed = place.uninstall("podman");
-    assert!(
-        printed.contains("engine.runtime_supports_json was edited since, and was kept"),
-        "{printed}"
-    );
+    let wanted = "runtime_supports_json was edited since, and only the handler was removed from it";
+    assert!(printed.contains(wanted), "{printed}");
     let left = place.read(path);
     assert!(left.contains("\"mine\"") && !left.contains("nri-runc"), "{left}");
+}
+
+#[test]
+fn a_list_that_no_longer_names_the_handler_is_kept() {
+    let place = Place::new();
+    place.install("podman");
+    let path = "/etc/containers/containers.conf.d/50-nri-runc.conf";
+    let ours = place.read(path);
+    let (list, _) = ours.split_once("[engine.runtimes]").unwrap();
+    place.write(path, &ours.replacen(list, "[engine]\nruntime_supports_json = [\"mine\"]\n", 1));
+    let printed = place.uninstall("podman");
+    let wanted = "engine.runtime_supports_json was edited since, and was kept";
+    assert!(printed.contains(wanted), "{printed}");
+    assert!(place.read(path).contains("\"mine\""));
 }
 
 #[test]

@@ -13,9 +13,8 @@ use futures_util::future::select_all;
 
 use crate::error::Result;
 use crate::presence::{self, Backoff, IfThere};
-use crate::state::{ContainerKey, Lifecycle};
 
-use crate::daemon::pods::life;
+use crate::daemon::pods::{life, stopping};
 use crate::daemon::shared::Daemon;
 use crate::daemon::watch::folders::WatchedFolder;
 
@@ -116,22 +115,7 @@ async fn stop_if_marked(daemon: &Rc<Daemon>, id: &str) -> Result<()> {
     if !is_marked {
         return Ok(());
     }
-    let members = |daemon: &Daemon| -> Vec<(ContainerKey, bool)> {
-        let store = daemon.records.read();
-        let members = store.of_pod(id);
-        let has_ended = |state| matches!(state, Lifecycle::Stopped | Lifecycle::Removed);
-        members.map(|member| (member.key.clone(), has_ended(member.state))).collect()
-    };
-    for (key, _) in members(daemon) {
-        // Once the lane is free, the task that notifies plugins of this member has finished.
-        let lane = daemon.lane(&key);
-        drop(lane.turn.lock().await);
-    }
-    let lane = daemon.pod_lane(id);
-    let _turn = lane.turn.lock().await;
-    if members(daemon).iter().all(|(_, has_ended)| *has_ended) {
-        life::stop(daemon, id).await;
-    }
+    stopping::stop_after(daemon, id, |_| true, || true).await;
     Ok(())
 }
 

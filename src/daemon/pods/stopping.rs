@@ -6,30 +6,52 @@
 use std::rc::Rc;
 
 use crate::daemon::pods::life;
-use crate::daemon::shared::{Daemon, Records};
+use crate::daemon::shared::Daemon;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
 /// Sends StopPodSandbox, once, if this is its pod's infrastructure container and every member has
 /// ended. The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
-    for key in members(&daemon.records, id).into_iter().map(|(key, _)| key) {
-        // Once the lane is free, the task that notifies plugins of this member has finished.
-        let lane = daemon.lane(&key);
-        drop(lane.turn.lock().await);
-        daemon.lanes.release(&key, lane);
-    }
-    let lane = daemon.pod_lane(id);
-    let turn = lane.turn.lock().await;
     // Another container may have replaced the infrastructure container meanwhile.
-    let is_same = sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
-    if is_same && members(&daemon.records, id).iter().all(|(_, state)| has_ended(*state)) {
-        life::stop(daemon, id).await;
-    }
-    drop(turn);
-    drop(lane);
+    let is_same =
+        || sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
+    stop_after(daemon, id, |container| !container.is_sandbox, is_same).await;
     // A pod whose creation failed is no longer on record, so no other step drops its lane.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
+}
+
+/// Sends StopPodSandbox, once, if `is_due` and each of the pod's containers that `is_member` selects has ended; it
+/// comes after their StopContainer. The caller must not hold the lane of a member.
+pub(super) async fn stop_after(
+    daemon: &Rc<Daemon>,
+    id: &str,
+    is_member: impl Fn(&Container) -> bool,
+    is_due: impl Fn() -> bool,
+) {
+    let members = || -> Vec<(ContainerKey, Lifecycle)> {
+        let store = daemon.records.read();
+        let members = store.of_pod(id).filter(|container| is_member(container));
+        members.map(|member| (member.key.clone(), member.state)).collect()
+    };
+    loop {
+        for (key, _) in members() {
+            // Once the lane is free, the task that notifies plugins of this member has finished.
+            let lane = daemon.lane(&key);
+            drop(lane.turn.lock().await);
+            daemon.lanes.release(&key, lane);
+        }
+        let lane = daemon.pod_lane(id);
+        let _turn = lane.turn.lock().await;
+        let members = members();
+        if !is_due() || !members.iter().all(|(_, state)| has_ended(*state)) {
+            return;
+        }
+        // A member may have ended while this task waited for the pod's turn: its StopContainer is then being sent.
+        if members.iter().all(|(key, _)| !daemon.lanes.is_held(key)) {
+            return life::stop(daemon, id).await;
+        }
+    }
 }
 
 /// Sends StopPodSandbox if the pod's infrastructure container has ended; in a task, because the
@@ -50,13 +72,69 @@ fn sandbox_of(daemon: &Daemon, id: &str) -> Option<Rc<Container>> {
     daemon.container(&key)
 }
 
-/// Returns the other containers of a pod, and their states.
-fn members(records: &Records, id: &str) -> Vec<(ContainerKey, Lifecycle)> {
-    let store = records.read();
-    let members = store.of_pod(id).filter(|container| !container.is_sandbox);
-    members.map(|member| (member.key.clone(), member.state)).collect()
-}
-
 fn has_ended(state: Lifecycle) -> bool {
     matches!(state, Lifecycle::Stopped | Lifecycle::Removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::state::{Pod, PodState, Store};
+
+    fn daemon(dir: &std::path::Path) -> (Rc<Daemon>, ContainerKey) {
+        let config = Config { run_dir: dir.join("run"), ..Config::default() };
+        let mut store = Store::open(&dir.join("state"), "boot").unwrap().0;
+        let pod = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
+            "engine": "containerd-cri", "state": "ready", "sandbox": null, "message": ""
+        });
+        store.put_pod(serde_json::from_value::<Pod>(pod).unwrap()).unwrap();
+        let member = serde_json::json!({
+            "schema": 1, "boot_id": "boot", "key": {"root": "/r", "id": "c"}, "incarnation": 1,
+            "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b", "is_sandbox": false, "pod": "p",
+            "name": "c", "state": "running", "pid_file": null, "init_pid": 1, "init_start": null,
+            "engine": "containerd-cri", "evidence": [], "variables": [], "message": "", "engine_resources": {},
+            "overlay": {}, "owners": {}, "patched": null, "refused": [], "skipped": [], "in_flight": null,
+            "changes": []
+        });
+        let member: Container = serde_json::from_value(member).unwrap();
+        let key = member.key.clone();
+        store.put(member).unwrap();
+        let host = config.host();
+        (Daemon::new(config, host, store), key)
+    }
+
+    #[tokio::test]
+    async fn a_pod_stops_after_a_member_whose_end_is_being_reported() {
+        let temp = tempfile::tempdir().unwrap();
+        let (daemon, key) = daemon(temp.path());
+        let state = || daemon.records.read().pod("p").map(|pod| pod.state);
+        let a_while = || tokio::time::sleep(std::time::Duration::from_millis(20));
+        let story = async {
+            let pod = daemon.pod_lane("p");
+            let of_pod = pod.turn.lock().await;
+            let stopping = {
+                let daemon = Rc::clone(&daemon);
+                tokio::task::spawn_local(async move {
+                    stop_after(&daemon, "p", |_| true, || true).await;
+                })
+            };
+            a_while().await; // It found the member's lane free, and waits for the pod's turn.
+            let member = daemon.lane(&key);
+            let reporting = member.turn.lock().await;
+            daemon.change(&key, |record| record.state = Lifecycle::Stopped);
+            drop(of_pod);
+            a_while().await;
+            assert_eq!(
+                state(),
+                Some(PodState::Ready),
+                "the member's StopContainer is not sent yet"
+            );
+            drop(reporting);
+            stopping.await.unwrap();
+            assert_eq!(state(), Some(PodState::Stopped));
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
 }

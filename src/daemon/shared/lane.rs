@@ -193,6 +193,11 @@ impl Lanes {
         self.drop_idle(store, &pod_key(id), id);
     }
 
+    /// Whether the lane of a container is held.
+    pub(crate) fn is_held(&self, key: &ContainerKey) -> bool {
+        self.all.borrow().get(key).is_some_and(|lane| lane.turn.try_lock().is_err())
+    }
+
     /// Drops the lane of a living container if no work is in progress: thousands of idle containers
     /// need none.
     pub(crate) fn release(&self, key: &ContainerKey, lane: Rc<Lane>) {

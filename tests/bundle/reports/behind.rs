@@ -64,7 +64,7 @@ fn a_later_wrapper_that_removes_a_plugins_value_is_shown() {
     assert_eq!(explained(&host)["changed_behind"], members);
     // The later wrapper's change stays in the document after the delete.
     succeeds(&host.verb(&["delete", "--force", "c1"]));
-    wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains("c1"));
+    wait_until("it is removed", || !host.admin(&["pods"]).to_string().contains("\"c1\""));
     assert!(!host.read("bundle/config.json").contains("HELLO"));
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn is_conmon(words: &[Vec<u8>]) -> bool {
     let program = words.first().map(Vec::as_slice).unwrap_or_default();
     let name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let name = name.strip_prefix(b"crio-").unwrap_or(name);
-    name.starts_with(b"conmon") && name != b"conmonrs"
+    name.starts_with(b"conmon") && !name.starts_with(b"conmonrs")
 }
 
 fn parent<'a>(call: &'a CallerInfo<'_>) -> Option<&'a [Vec<u8>]> {

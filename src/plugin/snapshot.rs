@@ -64,18 +64,24 @@ impl EncodedSnapshot {
         }
     }
 
-    /// Returns the maximum length of a request of this snapshot, unless one object is longer.
+    /// Returns the maximum length of a request of this snapshot.
     pub(crate) fn longest_request(&self) -> usize {
-        let whole = self.pods.iter().chain(&self.containers).map(Encoded::size).sum();
+        let sizes = || self.pods.iter().chain(&self.containers).map(Encoded::size);
+        sizes().sum::<usize>().min(self.limit().max(sizes().max().unwrap_or(0)))
+    }
+
+    /// Returns the maximum length of a request of several objects.
+    fn limit(&self) -> usize {
+        let whole: usize = self.pods.iter().chain(&self.containers).map(Encoded::size).sum();
         // A plugin need not understand a snapshot in parts if one request suffices.
-        if whole <= ROOM { whole } else { PART }
+        if whole <= ROOM { ROOM } else { PART }
     }
 
     /// Splits the snapshot into requests; every object is in exactly one. An object that is longer than the others'
     /// limit is alone in its request.
     pub(super) fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
         let (mut pods, mut containers) = (self.pods.as_slice(), self.containers.as_slice());
-        let limit = self.longest_request();
+        let limit = self.limit();
         let mut is_over = false;
         std::iter::from_fn(move || {
             if is_over {
@@ -184,6 +190,19 @@ mod tests {
         assert_eq!(told, 2);
         let last = parts.iter().map(|part| part.more).collect::<Vec<_>>().pop();
         assert_eq!(last, Some(false));
+    }
+
+    #[test]
+    fn the_longest_request_covers_objects_above_a_part() {
+        let longest = |snapshot: &EncodedSnapshot| {
+            let parts: usize = snapshot.parts().map(|part| bytes(&part).len()).max().unwrap();
+            assert!(parts <= snapshot.longest_request() + 2, "{parts}");
+            snapshot.longest_request()
+        };
+        let small = EncodedSnapshot::encode(&pods(3, 100), &[]);
+        assert!(longest(&small) < 400);
+        assert_eq!(longest(&EncodedSnapshot::encode(&pods(10_000, 1000), &[])), PART);
+        assert!(longest(&EncodedSnapshot::encode(&pods(5, 4 * PART), &[])) > 4 * PART);
     }
 
     #[test]

@@ -240,12 +240,13 @@ pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKe
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     let Some(record) = daemon.container(key) else { return };
     // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
-    let (mut init, mut pauses) = (None, Backoff::default());
+    let (mut init, mut waits, mut pauses) = (None, false, Backoff::default());
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
-        // Only a runtime whose files are unknown is asked.
+        // Only a runtime whose files are unknown is asked. If it no longer answers, its last answer holds: it may have
+        // undone a failed start.
         let state = command::state(&record).await;
-        let waits = state.as_ref().is_some_and(|state| !state.is_started());
+        waits = state.as_ref().map_or(waits, |state| !state.is_started());
         // An unreadable state is read again after a pause.
         let in_file = state_dir::init_pid(&daemon.host, key).or_absent().flatten();
         init = in_file.or(state.map(|state| state.pid)).or(init);
@@ -291,7 +292,7 @@ async fn settle_run(
         running(daemon, key, pending, init).await?;
     }
     // Without files, nothing shows any more that the container of a finished run was started.
-    if !is_started && init.is_none() && !record.was_made() {
+    if !is_started && init.is_none() && record.process.started_at.is_none() {
         refusal::note_refusal(daemon, key, pending.verb.name(), pending.log.as_ref()).await;
         state::mark_not_created(&daemon.records, key);
     }

@@ -19,8 +19,8 @@ use crate::state::ContainerKey;
 use super::peer::PluginPeer;
 
 /// The pod or container of an event. Plugins identify a container by its ID alone; the daemon uses
-/// root and ID, so that containers of the same ID are not confused. All plugins that know it share its
-/// names.
+/// root and ID, so that containers of the same ID are not confused. Plugins that know it from a snapshot share
+/// the record's names; those that know it from one event share that event's.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum Subject {
     Pod(Rc<str>),

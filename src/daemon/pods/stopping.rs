@@ -13,9 +13,9 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// ended. The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
-    // Another container may have replaced the infrastructure container meanwhile.
+    // Meanwhile it may have been removed, after which the pod still stops, or another may have replaced it.
     let is_same =
-        || sandbox_of(daemon, id).is_some_and(|now| now.incarnation == sandbox.incarnation);
+        || sandbox_of(daemon, id).is_none_or(|now| now.incarnation == sandbox.incarnation);
     stop_after(daemon, id, |container| !container.is_sandbox, is_same).await;
     // A pod whose creation failed is no longer on record, so no other step drops its lane.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
@@ -82,17 +82,19 @@ mod tests {
     use crate::config::Config;
     use crate::state::{Pod, PodState, Store};
 
-    fn daemon(dir: &std::path::Path) -> (Rc<Daemon>, ContainerKey) {
+    /// A daemon that knows a pod with one container, `id`.
+    fn daemon(dir: &std::path::Path, id: &str, is_sandbox: bool) -> (Rc<Daemon>, ContainerKey) {
         let config = Config { run_dir: dir.join("run"), ..Config::default() };
         let mut store = Store::open(&dir.join("state"), "boot").unwrap().0;
+        let sandbox = is_sandbox.then(|| serde_json::json!({"root": "/r", "id": id}));
         let pod = serde_json::json!({
             "schema": 1, "boot_id": "boot", "id": "p", "name": "", "namespace": "", "uid": "",
-            "engine": "containerd-cri", "state": "ready", "sandbox": null, "message": ""
+            "engine": "containerd-cri", "state": "ready", "sandbox": sandbox, "message": ""
         });
         store.put_pod(serde_json::from_value::<Pod>(pod).unwrap()).unwrap();
         let member = serde_json::json!({
-            "schema": 1, "boot_id": "boot", "key": {"root": "/r", "id": "c"}, "incarnation": 1,
-            "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b", "is_sandbox": false, "pod": "p",
+            "schema": 1, "boot_id": "boot", "key": {"root": "/r", "id": id}, "incarnation": 1,
+            "runtime": "/usr/bin/runc", "global_flags": [], "bundle": "/b", "is_sandbox": is_sandbox, "pod": "p",
             "name": "c", "state": "running", "pid_file": null, "init_pid": 1, "init_start": null,
             "engine": "containerd-cri", "evidence": [], "variables": [], "message": "", "engine_resources": {},
             "overlay": {}, "owners": {}, "patched": null, "refused": [], "skipped": [], "in_flight": null,
@@ -108,7 +110,7 @@ mod tests {
     #[tokio::test]
     async fn a_pod_stops_after_a_member_whose_end_is_being_reported() {
         let temp = tempfile::tempdir().unwrap();
-        let (daemon, key) = daemon(temp.path());
+        let (daemon, key) = daemon(temp.path(), "c", false);
         let state = || daemon.records.read().pod("p").map(|pod| pod.state);
         let a_while = || tokio::time::sleep(std::time::Duration::from_millis(20));
         let story = async {
@@ -134,6 +136,28 @@ mod tests {
             drop(reporting);
             stopping.await.unwrap();
             assert_eq!(state(), Some(PodState::Stopped));
+        };
+        tokio::task::LocalSet::new().run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_stops_although_its_sandbox_was_removed_meanwhile() {
+        let temp = tempfile::tempdir().unwrap();
+        let (daemon, key) = daemon(temp.path(), "p", true);
+        let sandbox = daemon.container(&key).unwrap();
+        let story = async {
+            let lane = daemon.pod_lane("p");
+            let of_pod = lane.turn.lock().await;
+            let stopping = {
+                let daemon = Rc::clone(&daemon);
+                tokio::task::spawn_local(async move { stop_with_sandbox(&daemon, &sandbox).await })
+            };
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            daemon.records.forget(&key);
+            drop(of_pod);
+            stopping.await.unwrap();
+            let state = daemon.records.read().pod("p").map(|pod| pod.state);
+            assert_eq!(state, Some(PodState::Stopped));
         };
         tokio::task::LocalSet::new().run_until(story).await;
     }

@@ -66,22 +66,20 @@ impl EncodedSnapshot {
 
     /// Returns the maximum length of a request of this snapshot.
     pub(crate) fn longest_request(&self) -> usize {
-        let sizes = || self.pods.iter().chain(&self.containers).map(Encoded::size);
-        sizes().sum::<usize>().min(self.limit().max(sizes().max().unwrap_or(0)))
+        let (whole, longest) =
+            self.sizes().fold((0, 0), |(sum, max), size| (sum + size, size.max(max)));
+        whole.min(longest.max(limit(whole)))
     }
 
-    /// Returns the maximum length of a request of several objects.
-    fn limit(&self) -> usize {
-        let whole: usize = self.pods.iter().chain(&self.containers).map(Encoded::size).sum();
-        // A plugin need not understand a snapshot in parts if one request suffices.
-        if whole <= ROOM { ROOM } else { PART }
+    fn sizes(&self) -> impl Iterator<Item = usize> {
+        self.pods.iter().chain(&self.containers).map(Encoded::size)
     }
 
     /// Splits the snapshot into requests; every object is in exactly one. An object that is longer than the others'
     /// limit is alone in its request.
     pub(super) fn parts(&self) -> impl Iterator<Item = SnapshotPart<'_>> {
         let (mut pods, mut containers) = (self.pods.as_slice(), self.containers.as_slice());
-        let limit = self.limit();
+        let limit = limit(self.sizes().sum());
         let mut is_over = false;
         std::iter::from_fn(move || {
             if is_over {
@@ -97,6 +95,12 @@ impl EncodedSnapshot {
             Some(SnapshotPart { more: !is_over, ..part })
         })
     }
+}
+
+/// Returns the maximum length of a request of several objects, in a snapshot of `whole` bytes.
+fn limit(whole: usize) -> usize {
+    // A plugin need not understand a snapshot in parts if one request suffices.
+    if whole <= ROOM { ROOM } else { PART }
 }
 
 /// Takes from `left` the objects that still fit a request of `size` bytes below `limit`: at least one if `size` is

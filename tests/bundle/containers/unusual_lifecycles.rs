@@ -235,10 +235,12 @@ fn of_unknown_runtime() -> (TestHost, Arc<Mutex<Vec<String>>>) {
          create|run) case \"$*\" in *no) exit 1 ;; esac\n\
          ! [ -e \"$dir/pid\" ] || exit 1\n\
          sleep 300 </dev/null >/dev/null 2>&1 & echo $! >\"$dir/pid\"\n\
+         while [ -e \"$dir/waits\" ]; do sleep 0.02; done\n\
+         ! [ -e \"$dir/undone\" ] || { kill -9 $!; rm \"$dir/pid\"; exit 1; }\n\
          ! [ -e \"$dir/stops\" ] || exit 1\n\
          case \"$*\" in *create*|*--detach*) ;; *) wait; rm \"$dir/pid\"; exit 3 ;; esac ;;\n\
          state) [ \"$4\" = yes ] || exit 1; status=running; ! [ -e \"$dir/stops\" ] || status=created\n\
-         echo \"{\\\"pid\\\": $(cat \"$dir/pid\"), \\\"status\\\": \\\"$status\\\"}\" ;;\n\
+         echo \"{\\\"pid\\\": $(cat \"$dir/pid\"), \\\"status\\\": \\\"$status\\\"}\"; : >\"$dir/asked\" ;;\n\
          delete) kill -9 \"$(cat \"$dir/pid\")\"; rm \"$dir/pid\" ;;\n\
          esac\n",
     );
@@ -305,4 +307,19 @@ fn a_foreground_run_by_an_unknown_runtime_is_followed() {
     assert_eq!(run.wait().unwrap().code(), Some(3));
     wait_until("its end is reported", || has_received(&received, "RemoveContainer yes"));
     assert_eq!(host.admin(&["explain", "yes"])["refused"], json!([]));
+}
+
+#[test]
+fn an_undone_start_by_an_unknown_runtime_is_not_reported() {
+    let (host, received) = of_unknown_runtime();
+    for file in ["stops", "waits", "undone"] {
+        host.write(&format!("fake/{file}"), "");
+    }
+    let bundle = host.path("bundle").display().to_string();
+    let mut run = host.spawn(&["run", "--bundle", &bundle, "yes"]);
+    wait_until("the created container is seen", || host.path("fake/asked").exists());
+    std::fs::remove_file(host.path("fake/waits")).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(1));
+    wait_until("the creation is undone", || has_received(&received, "RemoveContainer yes"));
+    assert!(!has_received(&received, "PostStartContainer yes"));
 }

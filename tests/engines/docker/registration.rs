@@ -42,6 +42,14 @@ fn stays(docker: &Docker, id: &str) {
     assert_eq!(settings(docker), before);
 }
 
+/// Whether `check` shows the real runtime that this Docker finds. It also sees the engines of other tests.
+fn finds_its_runc(docker: &Docker) -> bool {
+    let found = format!("{} (found by ", docker.tools().join("runc").display());
+    let runtimes = docker.checked("real runtime");
+    let engines = runtimes.iter().filter_map(|row| row["detail"].as_str()?.strip_prefix(&found));
+    engines.flat_map(|names| names.trim_end_matches(')').split(", ")).any(|name| name == "docker")
+}
+
 #[test]
 fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
     let Some(mut docker) = Docker::before_install() else { return };
@@ -74,16 +82,7 @@ fn docker_loads_the_runtime_on_reload_and_is_restored_exactly() {
         next(&docker).contains("docker run --runtime nri-runc")
     });
     // The test's own PATH has another runc, or none.
-    let runtimes = docker.checked("real runtime");
-    let found = format!("{} (found by ", docker.tools().join("runc").display());
-    // `check` also sees the engines of other tests.
-    let is_found = |row: &Value| {
-        let engines = row["detail"].as_str().and_then(|text| text.strip_prefix(&found));
-        engines.is_some_and(|engines| {
-            engines.trim_end_matches(')').split(", ").any(|name| name == "docker")
-        })
-    };
-    assert!(runtimes.iter().any(is_found), "{runtimes:?}");
+    assert!(finds_its_runc(&docker));
     let info = info(&docker);
     assert_eq!(info["Runtimes"]["nri-runc"]["path"], json!(docker.program()));
     assert_eq!(

@@ -9,11 +9,17 @@ use serde_json::json;
 use test_support::real_runtime::RealRuntime;
 use test_support::{TestHost, cgroup, tools};
 
-/// Writes the current command of the runtime, and the program of the init process.
+/// Writes the current command of the runtime, and the program of the init process; a started one gets a second to
+/// execute its program.
 const HOOK: &str = r#"#!/bin/sh
 cd "$(dirname "$0")"
 pid=$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p')
-echo "$(cat command) $(tr '\0' ' ' <"/proc/$pid/cmdline")" >said
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+    program=$(tr '\0' ' ' <"/proc/$pid/cmdline")
+    case $program in sleep*) break ;; esac
+    sleep 0.1
+done
+echo "$(cat command) $program" >said
 sleep 0.2
 touch done
 exit "$(cat code)"

@@ -47,7 +47,8 @@ pub(crate) const REFUSAL_NOTES: usize = 128;
 /// One note of a command that ran without the daemon or was refused without it, in bytes. The
 /// resources of an `update`, or the refused request, are omitted from a note that would be longer.
 pub(crate) const NOTE: usize = 1 << 20;
-/// All notes of commands that ran without the daemon, or all of refused ones, in bytes (on a tmpfs).
+/// All notes of commands that ran without the daemon, in bytes (on a tmpfs). The notes of refused commands, in another
+/// folder, have the same limit.
 pub(crate) const NOTES: usize = 16 << 20;
 /// Updates that may wait for a container's creation or start.
 pub(crate) const DEFERRED: usize = 200;
@@ -141,7 +142,7 @@ pub(crate) const DEPARTED: usize = 64;
 pub(crate) const DEPARTED_REFUSED: usize = 16;
 /// Plugin identities whose takeovers are remembered.
 pub(crate) const TAKEOVER_PLACES: usize = 1024;
-/// Pods remembered for one plugin identity, because another pod's process replaced theirs.
+/// Pods remembered for one plugin identity, because a process outside the pod replaced the pod's process.
 pub(crate) const TAKEOVER_PODS: usize = 16;
 /// Plugin names with a row in the metrics: a peer may choose a new name each time. Plugins that the
 /// operator configured or installed always have a row.

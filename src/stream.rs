@@ -205,8 +205,8 @@ struct SavedRing {
     stream: String,
     first: u64,
     lines: Vec<Box<str>>,
-    /// Not read. Programs built before it had a default drop the stream if it is missing, so it stays while state version 1
-    /// is written.
+    /// Not read. Programs built before it had a default drop the stream if it is missing, so it stays while state
+    /// version 1 is written.
     #[serde(default)]
     bytes: usize,
 }

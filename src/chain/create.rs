@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sends CreateContainer through the chain: every plugin receives the changes of earlier plugins
-//! and injections, then the validators receive the result. For a validator that requires a plugin, a skipped plugin was not asked.
+//! and injections, then the validators receive the result. For a validator that requires a plugin, a skipped plugin was
+//! not asked.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -59,8 +60,8 @@ pub struct ChainError {
     pub asked: usize,
 }
 
-/// Length of a response, in bytes, above which another thread merges it: the daemon handles all
-/// requests on one thread.
+/// Length of a plugin's response, or of all plugins' changes, in bytes, above which another thread merges or applies
+/// them: the daemon handles all requests on one thread.
 pub(crate) const SMALL: u64 = 64 << 10;
 
 /// Merges one plugin's response; on this thread if the response is short.

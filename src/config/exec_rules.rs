@@ -111,7 +111,7 @@ fn read_commands(value: &Value) -> Result<Vec<String>, Mistake> {
 pub(super) fn markdown() -> String {
     ExecRuleSection::markdown(
         "## Keys of an exec rule\n\nExec rules are written as `[[exec_rule]]`, any number of them; \
-         [Processes that come later](exec.md) explains them. A name in a list may have `*`, `?` and `[a-z]`.",
+         [Processes that `exec` starts](exec.md) explains them. A name in a list may have `*`, `?` and `[a-z]`.",
     )
 }
 

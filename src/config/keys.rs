@@ -319,7 +319,7 @@ keys! {
     "audit.path" = "\"/var/log/nri-runc/audit.log\"", Reload, "The file of the audit log. It is readable by root only.", |c, _, v| c.audit_path = read_path(v)?;
     "audit.max_size" = "\"64Mi\"", Reload, "Size at which the audit log file is renamed to `PATH.1`, at least `256Ki`.", |c, _, v| c.audit_max_size = read_audit_size(v)?;
     "audit.max_files" = "4", Reload, "Number of audit log files kept, including the current one (1 to 1000); the oldest is removed.", |c, _, v| c.audit_max_files = read_audit_files(v)?;
-    "audit.exec" = "false", Reload, "Write a line for each process that `exec` starts in a container: user, program, terminal, caller, result ([Processes that come later](exec.md)). Nothing waits for it.", |c, _, v| c.audit_exec = read_bool(v)?;
+    "audit.exec" = "false", Reload, "Write a line for each process that `exec` starts in a container: user, program, terminal, caller, result ([Processes that `exec` starts](exec.md)). Nothing waits for it.", |c, _, v| c.audit_exec = read_bool(v)?;
     "audit.exec_args" = "\"first\"", Reload, "Arguments in the line of an `exec`: `first` = only the program, `all` = each, with the values of `KEY=VALUE` hidden, `none`.", |c, _, v| c.audit_exec_args = read_named(v)?;
     "log.target" = "\"auto\"", Reload, "`auto`, `journal`, `syslog`, `file` (RUN_DIR/daemon.log, size-limited) or `stderr` (in the foreground, else `file`).", |c, _, v| c.log_target = read_one_of(v, &["auto", "journal", "syslog", "file", "stderr"])?;
     "log.level" = "\"info\"", Reload, "`error`, `warn`, `info`, `debug` or `trace`.", |c, _, v| c.log_level = read_one_of(v, &["error", "warn", "info", "debug", "trace"])?;

@@ -393,7 +393,8 @@ fn file_of_this_process() -> Option<PathBuf> {
     named.or_else(beside_the_executable)
 }
 
-/// Returns the configuration of root's daemon, as a process without a named file finds it.
+/// Returns the configuration of root's daemon: the file beside the executable, unless that is this user's own file,
+/// else the default files. `NRI_RUNC_CONFIG` is not read.
 fn load_of_node() -> Loaded {
     load(beside_the_executable().filter(|file| Some(file) != user::path().as_ref()).as_deref())
 }

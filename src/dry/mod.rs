@@ -3,8 +3,8 @@
 //! changes (or a file's) to a bundle, `policy` shows what the rules decide about a bundle, and
 //! `compare` shows or compares decisions about a manifest or a recording.
 //!
-//! It needs no container, engine, daemon or root. Plugins are asked, and their replies merged and
-//! applied, by the same code as in the daemon. Reference: docs/plugins.md.
+//! These commands need no container, engine, daemon or root. They ask plugins, and merge and apply the replies, with
+//! the daemon's code. Reference: docs/plugins.md.
 
 mod adjust;
 mod bundle;

@@ -179,9 +179,9 @@ fn distinguish_clients(
     }
 }
 
-/// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by conmon's
-/// arguments, else by the last part of the cgroup's path, which tenants cannot write, else by
-/// `io.container.manager`, which a pod's author can write, so it proves nothing.
+/// Distinguishes CRI-O and Podman, which share conmon and containers/storage: by the calling process (conmon's
+/// arguments, or the name of another program of the two engines), else by the last part of the cgroup's path, which
+/// tenants cannot write, else by `io.container.manager`, which a pod's author can write, so it proves nothing.
 fn distinguish_storages(
     engine: &mut DetectedEngine,
     call: &CallerInfo<'_>,

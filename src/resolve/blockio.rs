@@ -185,9 +185,9 @@ fn number(item: &Yaml<'_>, key: &str) -> Result<Option<u64>, String> {
         | Yaml::Alias(_)
         | Yaml::BadValue => return Err(format!("{key} is not a number")),
     };
-    quantity(&text)
-        .map(Some)
-        .ok_or_else(|| format!("{key}: \"{}\" is not a number in its range", quoted(&text)))
+    quantity(&text).map(Some).ok_or_else(|| {
+        format!("{key}: \"{}\" is not a quantity such as 60M, or is too large", quoted(&text))
+    })
 }
 
 /// Parses a number in Kubernetes' quantity format: `60M`, `1.5Gi`, `2e3`. Fractions are rounded up.

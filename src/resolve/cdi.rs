@@ -161,7 +161,8 @@ fn read_spec(path: &Path, priority: i32) -> Result<CdiSpec, String> {
     new_spec(&raw, &path.to_owned(), priority).map_err(|error| error.root_cause().to_string())
 }
 
-/// Returns the edits of one device, with those of its file if the device is the first of that file.
+/// Returns the edits of one requested device. `with_file` adds those of its spec file, which apply only once, however
+/// many devices of that file are requested.
 fn edits(name: &str, entry: &Entry, with_file: bool, host: &Host) -> Result<CdiDevice, String> {
     let mut spec = empty_spec();
     let mut edits = ContainerEdits::new();

@@ -8,7 +8,7 @@
 /// When runc ignores a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IgnoredAt {
-    /// Only in a running container.
+    /// Only in an `update`.
     Update,
     /// Also when the container is created.
     Always,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A function whose name is a claim (`is_`, `has_`, …) changes nothing: none takes a mutable reference. What a function
-//! changes through a cell stays unseen.
+//! A function whose name is a claim (`is_`, `has_`, …) changes nothing: none takes a mutable reference. What a
+//! function changes through a cell stays unseen.
 
 use super::sources;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Claims fields of a container for a plugin, if the plugin may set them and no other plugin owns them.
 //!
-//! Every setter claims a field here before it changes the field, so that no field is set without a recorded
-//! owner, or against the operator's `allow`, `deny` and rules. When all replies are merged, `Creation::check_owned` compares the owners with them
-//! again. Values are not examined.
+//! Every setter claims a field here before it changes the field, so that no field is set without a recorded owner, or
+//! against the operator's `allow`, `deny` and rules. When all replies are merged, `Creation::check_owned` compares the
+//! owners with them again. Values are not examined.
 
 use std::collections::BTreeSet;
 

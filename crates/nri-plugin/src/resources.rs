@@ -45,8 +45,8 @@ impl UpdateTarget {
         self.resources(Resources::new().edit(edit))
     }
 
-    /// Sets these resources, of which there must be at least one: the type does not show it, because a plugin may add them
-    /// one by one, or fill in the protocol's message.
+    /// Sets these resources, of which there must be at least one: the type does not show it, because a plugin may add
+    /// them one by one, or fill in the protocol's message.
     pub fn resources(self, resources: impl Into<Resources>) -> Update {
         let Resources(resources) = resources.into();
         let linux =

@@ -61,7 +61,8 @@ impl Service {
         Arc::clone(&self.refused)
     }
 
-    /// Records that the plugin refused its configuration or Synchronize, which ends the plugin.
+    /// Records why Configure or Synchronize failed, which ends the plugin: its handler refused, or the runtime has none
+    /// of its events.
     fn start_refused(&self, error: HandlerError) -> ttrpc::Error {
         let _only_the_first_counts = self.refused.set(error.to_string());
         refusal(error)

@@ -14,8 +14,8 @@
 //! cgroups.noderesource.dev/writable: "true"
 //! ```
 //!
-//! A tenant may write it, so the configuration lists the namespaces that may use it; `*` is every namespace. A container
-//! that requests a writable cgroup and may not have it is refused. That is also so:
+//! A tenant may write it, so the configuration lists the namespaces that may use it; `*` is every namespace. A
+//! container that requests a writable cgroup and may not have it is refused. That is also so:
 //!
 //! * if the node has cgroup v1, alone or beside v2, or cgroup v2 without the mount option `nsdelegate`: the container
 //!   could raise its own limits,

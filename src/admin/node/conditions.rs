@@ -121,8 +121,8 @@ impl NodeConditions {
     }
 }
 
-/// Returns the type of a plugin's condition, which is also the key of its taint. If Kubernetes does not accept
-/// the plugin's name, characters are replaced, and a fingerprint of the name is added.
+/// Returns the type of a plugin's condition, which is also the key of its taint. If Kubernetes does not accept the
+/// plugin's name, the name is cut to half the limit, each invalid character is replaced, and a fingerprint is added.
 fn key(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let fits = name.len() <= limits::CONDITION_NAME

@@ -71,8 +71,8 @@ impl Takeover {
         Ok(Some(takeover))
     }
 
-    /// Refuses a newcomer if the plugin was replaced too often, or if another pod's process has replaced the process
-    /// of the newcomer's pod. Never refuses an upgrade, nor any newcomer while `old` has a strike or is gone.
+    /// Refuses a newcomer if the plugin was replaced too often, or if a process outside the newcomer's pod has replaced
+    /// the process of that pod. Never refuses an upgrade, nor any newcomer while `old` has a strike or is gone.
     fn refuse_fight(&self, daemon: &Daemon, old: &ConnectedPlugin) -> Result<(), String> {
         if self.is_upgrade || old.is_failing() {
             return Ok(());
@@ -82,7 +82,7 @@ impl Takeover {
         let why = if takeovers.is_contested(&self.id, at) {
             format!("this plugin was replaced {MOST} times within {} seconds", WINDOW.as_secs())
         } else if self.comes_back(daemon, old_pid) {
-            "another pod's process has since replaced that of its pod".to_owned()
+            "a process outside its pod has since replaced its pod's process".to_owned()
         } else {
             return Ok(());
         };
@@ -100,7 +100,7 @@ impl Takeover {
         Err(reason)
     }
 
-    /// Whether another pod's process has replaced the process of the newcomer's pod: if a plugin exits
+    /// Whether a process outside the newcomer's pod has replaced the process of that pod: if a plugin exits
     /// when it is replaced, its pod restarts it until the pod is deleted.
     fn comes_back(&self, daemon: &Daemon, old_pid: Option<i32>) -> bool {
         let Some(pod) = self.pod.as_deref() else { return false };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settles a verb once its runtime process has exited, a `run` once its container has started: the outcome is read
-//! from the runtime's state and recorded, and the Post events are sent (decisions D2, D3, D5). While the state is unreadable, nothing is decided and the read is
-//! retried.
+//! from the runtime's state and recorded, and the Post events are sent (decisions D2, D3, D5). While the state is
+//! unreadable, nothing is decided and the read is retried.
 
 use std::rc::Rc;
 use std::time::Duration;

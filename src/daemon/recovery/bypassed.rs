@@ -35,7 +35,7 @@ use crate::daemon::shared::messages::{self, Classes};
 use crate::daemon::shared::queues::Watches;
 use crate::daemon::watch::folders::WatchedFolder;
 use crate::daemon::watch::pidfd;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::Host;
 use crate::limits;
 use crate::link::{BYPASSED_DIR, Bypassed, REFUSED_DIR, WrapperNote};
@@ -79,13 +79,13 @@ async fn adopt_all(daemon: &Rc<Daemon>) -> Result<()> {
 /// response from this daemon or its predecessor.
 pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     // The folders are created now, because the run directory must contain them.
-    let mut watched = watch_both(daemon).or_absent();
+    let mut watched = watch_both(daemon);
     let daemon = Rc::clone(daemon);
     tokio::task::spawn_local(async move {
         let (mut backoff, mut is_logged) = (Backoff::default(), false);
         loop {
             if watched.is_none() {
-                watched = watch_both(&daemon).or_absent();
+                watched = watch_both(&daemon);
             }
             if let Err(error) = take_up_all(&daemon).await {
                 if !std::mem::replace(&mut is_logged, true) {
@@ -112,10 +112,11 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     })
 }
 
-fn watch_both(daemon: &Daemon) -> Result<[WatchedFolder; 2]> {
+/// Watches both folders of notes; `None` if one cannot be created, or the kernel has no watch left.
+fn watch_both(daemon: &Daemon) -> Option<[WatchedFolder; 2]> {
     let (config, watches) = (daemon.config(), &daemon.watches);
     let refused = config.run_dir.join(REFUSED_DIR);
-    Ok([watch_notes(watches, &folder(&config))?, watch_notes(watches, &refused)?])
+    Some([watch_notes(watches, &folder(&config))?, watch_notes(watches, &refused)?])
 }
 
 async fn take_up_all(daemon: &Rc<Daemon>) -> Result<()> {
@@ -173,10 +174,10 @@ fn folder(config: &Config) -> PathBuf {
 }
 
 /// Watches a folder of notes, which is created if it does not exist.
-fn watch_notes(watches: &Watches, folder: &Path) -> Result<WatchedFolder> {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let watched = watches.folders.watch_if_there(folder).map_err(io::Error::from)?;
-    watched.ok_or_else(|| Error::new("it was removed as soon as it was created"))
+fn watch_notes(watches: &Watches, folder: &Path) -> Option<WatchedFolder> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).or_absent()?;
+    let watched = watches.folders.watch_if_there(folder).map_err(io::Error::from);
+    watched.or_absent().flatten()
 }
 
 fn notes(config: &Config) -> Result<Vec<PathBuf>> {

@@ -284,7 +284,7 @@ pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
 }
 
 /// Returns the reason why the container stopped, in CRI engines' words, and a message for operators. The message may be
-/// empty; both are empty if the container was created and no process of it is on record.
+/// empty; both are empty if the container was created and no process, exit code or lack of memory is on record.
 pub(crate) fn status(host: &Host, record: &Container, code: Option<i32>) -> (String, String) {
     let only = |reason: &str| (reason.to_owned(), String::new());
     let eviction = record.outcome.changes.iter().find(|change| change.event == EVICTION);

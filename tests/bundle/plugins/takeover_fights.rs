@@ -176,7 +176,7 @@ fn a_restarted_container_of_a_replaced_pod_stays_displaced() {
     // A plugin exits when its connection ends, and kubelet restarts it in the pod that is being
     // deleted.
     let again = process(&host, 103, a, &[]);
-    let words = ["was refused", "another pod's process has since replaced that of its pod"];
+    let words = ["was refused", "a process outside its pod has since replaced its pod's process"];
     wait_until("it is refused", || host.logged(&words) == 1);
     for process in [&again, &new] {
         let name = format!("process {}", process.0.id());

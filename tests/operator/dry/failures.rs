@@ -97,7 +97,7 @@ fn the_built_in_validator_applies() {
 }
 
 #[test]
-fn a_revoked_permission_is_a_refusal() {
+fn a_denied_field_is_reported_as_refused() {
     let mut replay = Replay::with("[plugin.a]\ndeny = [\"Env\"]", &[]);
     replay.plugin("10-a", ReplayPlugin::new().creating(setting("A", "1")));
     let answer = replay.create();

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Mutates the merge, the document edits and the rules, one place at a time, and runs their unit tests: each mutant must
 # fail a test, or be listed with a reason in scripts/mutants.txt. This takes hours; MUTANTS=0/12 runs one of twelve
-# shards. Builds in target/mutants.
+# shards. Builds in target/mutants, one copy of the sources for each processor, at most four.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0
@@ -19,6 +19,9 @@ if [ ! -x "$tools/bin/cargo-mutants" ]; then
     rm -rf "$work/tool"
 fi
 
+jobs=$(nproc)
+[ "$jobs" -le 4 ] || jobs=4
+
 # Removes the line and column, which any edit changes.
 names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
 
@@ -29,18 +32,23 @@ caught=0
 try() {
     part=$1
     shift
-    rm -rf "${work:?}/$part"
-    mkdir -p "$work/$part"
+    rm -rf "${work:?}/$part" "$work/copies"
+    mkdir -p "$work/$part" "$work/copies"
     status=0
-    PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$work/target cargo mutants --jobs 1 --colors never --no-times \
-        --output "$work/$part" ${MUTANTS:+--shard "$MUTANTS"} --cargo-arg=--locked --cargo-arg=--lib "$@" || status=$?
+    # Each copy has a target folder, so that they do not wait for each other. A mutant is compiled more often than it
+    # runs, so nothing is optimized.
+    env -u CARGO_TARGET_DIR PATH="$tools/bin:$PATH" TMPDIR="$work/copies" CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=none \
+        cargo mutants --jobs "$jobs" --timeout 90 --colors never --no-times --output "$work/$part" \
+        ${MUTANTS:+--shard "$MUTANTS"} --cargo-arg=--locked --cargo-arg=--lib \
+        --cargo-arg=--config --cargo-arg=profile.dev.package.nri-adaptation.opt-level=0 \
+        --cargo-arg=--config --cargo-arg=profile.dev.package.oci-document.opt-level=0 "$@" || status=$?
     case $status in 0 | 2 | 3) ;; *) fail "cargo mutants failed for $part with $status" ;; esac
     caught=$((caught + $(cat "$work/$part/mutants.out/caught.txt" "$work/$part/mutants.out/timeout.txt" | wc -l)))
     names "$work/$part/mutants.out/missed.txt" >>"$work/missed"
 }
 
 try crates --package nri-adaptation --package oci-document
-try rules --package nri-runc --file 'src/rules/*.rs'
+try rules --package nri-runc --file 'src/rules/*.rs' -- rules::
 missed=$(wc -l <"$work/missed")
 tried=$((caught + missed))
 

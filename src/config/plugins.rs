@@ -65,6 +65,16 @@ impl Config {
         }
     }
 
+    /// Returns the name, in a configuration key, of the section from which the plugin `NN-name` has a key that is set.
+    pub(crate) fn section_of<'n, T>(
+        &self,
+        id: &'n str,
+        key: fn(&PluginSection) -> Option<&T>,
+    ) -> &'n str {
+        let has_key = |name: &&str| self.plugins.get(*name).and_then(key).is_some();
+        [id, bare_name(id)].into_iter().find(has_key).unwrap_or("\"*\"")
+    }
+
     /// Returns the plugins, as `name` or `NN-name`, that their own sections require.
     pub fn required_plugins(&self) -> impl Iterator<Item = &str> {
         let required = self.plugins.iter().filter(|(_, section)| section.required == Some(true));
@@ -125,6 +135,18 @@ mod tests {
         super::super::reader::apply(&mut config, "f", text, &mut problems);
         assert_eq!(problems, []);
         config
+    }
+
+    #[test]
+    fn the_section_that_sets_a_key_is_named() {
+        let config = config(
+            "[plugin.\"*\"]\nevict = \"deny\"\n[plugin.a]\nfrom = [\"exe:/a\"]\n\
+             [plugin.10-a]\ndeny = [\"Env\"]\n",
+        );
+        let section = |id| config.section_of(id, |section| section.from.as_ref());
+        assert_eq!(section("10-a"), "a");
+        assert_eq!(config.section_of("10-a", |section| section.deny.as_ref()), "10-a");
+        assert_eq!(config.section_of("10-a", |section| section.evict.as_ref()), "\"*\"");
     }
 
     #[test]

@@ -63,11 +63,12 @@ impl PluginPeer {
     ) -> Result<(), (NotAdmitted, String)> {
         allow_user(config, self.uid).map_err(|why| (NotAdmitted::User, why))?;
         let settings = config.plugin(index, name);
+        let id = format!("{index}-{name}");
         self.fits_any(&settings.from).map_err(|why| {
-            let why = format!("it may not connect under this name: {why} (plugin.{name}.from)");
+            let section = config.section_of(&id, |section| section.from.as_ref());
+            let why = format!("it may not connect under this name: {why} (plugin.{section}.from)");
             (NotAdmitted::Origin, why)
         })?;
-        let id = format!("{index}-{name}");
         if settings.displace == Displace::Never && pre_installed.owns(&id) {
             let why = name_belongs_to_file(&config.plugin_path.join(&id), name, self.pid);
             return Err((NotAdmitted::File, why));

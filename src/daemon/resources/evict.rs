@@ -148,11 +148,15 @@ fn insist(daemon: &Rc<Daemon>, record: Rc<Container>) {
 /// Returns the first of these plugins that may evict the container; fails with the reason if none may.
 fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<String, String> {
     let mut why = "no plugin asked for it".to_owned();
+    let config = daemon.config();
     for asker in askers {
         let (index, name) = asker.split_once('-').unwrap_or(("", asker));
-        match daemon.config().plugin(index, name).evict {
+        let section = config.section_of(asker, |section| section.evict.as_ref());
+        match config.plugin(index, name).evict {
             Evict::Allow => return Ok(asker.clone()),
-            Evict::Deny => why = format!("{asker} may not evict containers (plugin.{name}.evict)"),
+            Evict::Deny => {
+                why = format!("{asker} may not evict containers (plugin.{section}.evict)");
+            }
             Evict::OwnNamespace => {
                 let own = match own_pod::of_plugin(daemon, asker) {
                     Ok(own) => own,
@@ -170,7 +174,7 @@ fn allowed(daemon: &Daemon, record: &Container, askers: &[String]) -> Result<Str
                 }
                 let own = own.map(|pod| format!("{} of {}", pod.namespace, pod.engine));
                 why = format!(
-                    "{asker} may evict only in its own namespace, {} (plugin.{name}.evict)",
+                    "{asker} may evict only in its own namespace, {} (plugin.{section}.evict)",
                     own.as_deref().unwrap_or("and it runs in no pod")
                 );
             }

@@ -209,7 +209,7 @@ impl Creation {
 
     /// Adds default values. The container's own values, those of earlier offers, and every value that
     /// a plugin sets or removes, override them. Later plugins receive the default values, but `from`
-    /// owns no field before [`Creation::settle`].
+    /// owns no field before [`Creation::settle`]. Hooks always yield, because they cannot be compared.
     ///
     /// # Errors
     /// Fails if there are too many entries, or if a reply with the values that do not yield would fail.
@@ -251,6 +251,7 @@ impl Creation {
             let gone = offers::give_way(&from, &mut adjust, &HashSet::new(), container, &[owners]);
             self.yielded.extend(gone);
             self.encoded.forget_changed(&adjust);
+            offers::take_back(visible, &adjust);
             let claims = FieldClaims { plugin: &from, rights: &rights, container, owners, noted };
             AdjustmentMerger { claims, combined: &mut self.combined, visible }.merge(&adjust)?;
         }

@@ -121,6 +121,17 @@ pub(crate) fn give_way(
     yielded
 }
 
+/// Removes the offered cgroup device rules from the container, so that settling the offer does not add them twice.
+pub(crate) fn take_back(container: &mut api::Container, adjust: &api::ContainerAdjustment) {
+    let seen = &mut container.linux.mut_or_insert_default().resources;
+    let seen = &mut seen.mut_or_insert_default().devices;
+    for rule in &adjust.linux.resources.devices {
+        if let Some(place) = seen.iter().position(|one| one == rule) {
+            seen.remove(place);
+        }
+    }
+}
+
 /// Returns the field of every value of an adjustment.
 pub(crate) fn slots(adjust: &api::ContainerAdjustment) -> HashSet<Slot> {
     let mut found = HashSet::new();

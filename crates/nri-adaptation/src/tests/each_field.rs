@@ -33,7 +33,7 @@ const OTHERS: [(NriField, &str); 20] = [
 ];
 
 /// Returns an adjustment that sets exactly this field; a compound one under the key of [`key`].
-fn setting(field: NriField) -> api::ContainerAdjustment {
+pub(super) fn setting(field: NriField) -> api::ContainerAdjustment {
     if let Some(resources) = resources_setting(field) {
         return of_resources(resources);
     }
@@ -53,6 +53,11 @@ fn key(field: NriField) -> Option<&'static str> {
     ];
     let key = special.into_iter().find(|(one, _)| *one == field).map_or("k", |(_, key)| key);
     is_compound(field).then_some(key)
+}
+
+/// Returns the name of [`setting`]'s value in owner tables.
+pub(super) fn owned_name(field: NriField) -> String {
+    key(field).map_or_else(|| field.to_string(), |key| format!("{field}[{key}]"))
 }
 
 /// Whether the field is owned by key (`Env[PATH]`) instead of as a whole.
@@ -117,14 +122,10 @@ fn one_plugin_owns_exactly_the_fields_that_it_sets() {
     for field in NriField::ALL {
         let mut creation = creation();
         answer(&mut creation, "10-foo", setting(field)).unwrap();
-        let owned = match key(field) {
-            Some(key) => format!("{field}[{key}]"),
-            None => field.to_string(),
-        };
         let merged = creation.finish();
         assert_eq!(merged.adjust, setting(field), "{field}");
         let owners: Vec<(String, String)> = merged.owners.to_flat(SUBJECT).into_iter().collect();
-        assert_eq!(owners, [(owned, "10-foo".to_owned())]);
+        assert_eq!(owners, [(owned_name(field), "10-foo".to_owned())]);
         let api = merged.owners.to_api();
         assert_eq!(api.owners[SUBJECT].simple.len(), usize::from(!is_compound(field)));
         assert_eq!(api.owners[SUBJECT].compound.len(), usize::from(is_compound(field)));

@@ -6,6 +6,7 @@
 mod each_field;
 mod listings;
 mod merging;
+mod offering;
 mod removals;
 mod schema;
 mod updating;

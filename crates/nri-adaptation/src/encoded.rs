@@ -42,8 +42,8 @@ impl EncodedParts {
         divided(lasting, request.container.mut_or_insert_default(), |others, lasting| {
             let length = others.compute_size() + lasting.len() as u64;
             // A field's number and length take at most 11 bytes.
-            let room = usize::try_from(length).unwrap_or(0) + 11;
-            let mut bytes = Vec::with_capacity(pod.len() + room);
+            let mut bytes =
+                Vec::with_capacity(pod.len() + usize::try_from(length).unwrap_or(0) + 11);
             bytes.extend_from_slice(pod);
             let mut to = CodedOutputStream::vec(&mut bytes);
             to.write_tag(CONTAINER, WireType::LengthDelimited)?;

@@ -4,6 +4,7 @@
 //! Reference: the result collector of `pkg/adaptation` in NRI v0.12, with its defects corrected.
 
 mod each_field;
+mod encoding;
 mod listings;
 mod merging;
 mod offering;

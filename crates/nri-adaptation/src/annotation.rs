@@ -256,6 +256,23 @@ mod tests {
     }
 
     #[test]
+    fn too_many_or_too_long_plugin_names_are_an_error() {
+        let longest = "a".repeat("NN-".len() + PLUGIN_NAME);
+        let listed = |name: &str, count| format!("[{}]", vec![name; count].join(","));
+        let (many, long) = ("names, and at most 64 are allowed", "a name is longer than 64 bytes");
+        for (text, wanted) in [
+            (listed("a", MOST_REQUIRED_PLUGINS), Ok(MOST_REQUIRED_PLUGINS)),
+            (listed("a", MOST_REQUIRED_PLUGINS + 1), Err(format!("65 {many}"))),
+            (listed("a", MOST_REQUIRED_PLUGINS + 2), Err(format!("66 {many}"))),
+            (listed(&longest, 2), Ok(2)),
+            (listed(&format!("{longest}a"), 1), Err(long.to_owned())),
+            (listed(&format!("{longest}aa"), 1), Err(long.to_owned())),
+        ] {
+            assert_eq!(plugin_names(&text).map(|names| names.len()), wanted, "{text}");
+        }
+    }
+
+    #[test]
     fn booleans_have_the_twelve_spellings_of_go() {
         for text in ["1", "t", "T", "true", "TRUE", "True"] {
             assert_eq!(truth(text), Some(true), "{text}");

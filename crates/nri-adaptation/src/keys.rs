@@ -114,8 +114,9 @@ mod tests {
         for size in ["2M", "2MB", "2MiB", "2mb", "2048KB", "2097152"] {
             assert_eq!(hugepage(size), "2MB", "{size}");
         }
-        assert_eq!(hugepage("1GB"), "1GB");
+        assert_eq!((hugepage("1GB"), hugepage("1gib")), ("1GB".to_owned(), "1GB".to_owned()));
         assert_eq!(hugepage("64kB"), "64KB");
+        assert_eq!(hugepage("2048tib"), "2048TB", "the largest unit");
     }
 
     #[test]

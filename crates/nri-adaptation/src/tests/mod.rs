@@ -5,6 +5,7 @@
 
 mod each_field;
 mod encoding;
+mod limits;
 mod listings;
 mod merging;
 mod offering;

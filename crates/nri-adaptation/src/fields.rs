@@ -146,6 +146,7 @@ mod tests {
             rest.remove(only);
             assert!(!rest.has(only) && rest.has(FieldSet::EVICTION));
             assert!(rest.or(only) == FieldSet::ALL && !FieldSet::NONE.has(only));
+            assert_eq!(FieldSet::ALL.or(only), FieldSet::ALL);
         }
     }
 

@@ -10,6 +10,7 @@ mod listings;
 mod merging;
 mod offering;
 mod removals;
+mod ruling;
 mod schema;
 mod updating;
 mod validating;

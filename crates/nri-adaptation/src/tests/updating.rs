@@ -123,12 +123,15 @@ fn one_required_update_makes_the_merged_one_required() {
     for (first, second, want) in
         [(true, true, true), (true, false, false), (false, true, false), (false, false, false)]
     {
-        let mut updates = Updates::for_stop();
-        let one = api::ContainerUpdate { ignore_failure: first, ..update("c1", shares(1)) };
-        let two = api::ContainerUpdate { ignore_failure: second, ..update("c1", quota(1)) };
-        updates.answer("00-bar", &ALL, &[one], &[]).unwrap();
-        updates.answer("10-foo", &ALL, &[two], &[]).unwrap();
-        assert_eq!(updates.finish().updates[0].ignore_failure, want);
+        for mut updates in [Updates::for_stop(), requested(pids(1))] {
+            let of = |ignore_failure, resources| api::ContainerUpdate {
+                ignore_failure,
+                ..update(SUBJECT, resources)
+            };
+            updates.answer("00-bar", &ALL, &[of(first, shares(1))], &[]).unwrap();
+            updates.answer("10-foo", &ALL, &[of(second, quota(1))], &[]).unwrap();
+            assert_eq!(updates.finish().updates[0].ignore_failure, want);
+        }
     }
 }
 
@@ -206,6 +209,15 @@ fn a_pids_limit_in_the_request_does_not_conflict() {
     let updated = updates.finish();
     assert_eq!(resources_of(&updated, 0).pids.limit, 10);
     assert!(!updated.owners.to_flat(SUBJECT).contains_key("PidsLimit"));
+}
+
+#[test]
+fn the_owners_after_an_update_are_those_of_its_fields() {
+    let mut updates = Updates::for_stop();
+    updates.answer("00-bar", &ALL, &[update("c1", shares(1))], &[]).unwrap();
+    let mut owners = crate::Owners::default();
+    owners.claim("c1", NriField::CPUShares, None, "00-bar").unwrap();
+    assert_eq!(updates.owners(), &owners);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn combine<T: Listed>(
         Some(name) => {
             let key = T::key(name);
             let stays = T::MARKER_STAYS || !added.contains(&*key);
-            if stays && removed.contains(&*key) {
+            if removed.contains(&*key) {
                 marked.insert(key.into_owned());
             }
             stays

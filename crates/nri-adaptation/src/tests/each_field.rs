@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::Scalar;
 
 /// Each field that is not a resource, with an adjustment that sets only this field.
 const OTHERS: [(NriField, &str); 20] = [
@@ -209,6 +210,17 @@ fn only_denied_fields_are_refused() {
             let answer = answered(setting(other));
             assert!(allowed.clone().answer("20-baz", &others, answer).is_err(), "{field} {other}");
         }
+    }
+}
+
+#[test]
+fn a_resource_is_found_by_its_section_and_member_only() {
+    for scalar in &crate::SCALARS {
+        let found = Scalar::of_member(scalar.section, scalar.key).map(|scalar| scalar.field);
+        assert_eq!(found, Some(scalar.field));
+    }
+    for (section, key) in [("memory", "shares"), ("cpu", "limit"), ("pids", ""), ("", "limit")] {
+        assert!(Scalar::of_member(section, key).is_none(), "{section} {key}");
     }
 }
 

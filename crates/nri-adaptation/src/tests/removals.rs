@@ -222,6 +222,20 @@ fn a_removal_with_a_new_value_in_any_order_overrides_a_plugin() {
 }
 
 #[test]
+fn a_removal_keeps_the_other_entries_of_earlier_plugins() {
+    for kind in KINDS {
+        let mut creation = creation();
+        let both = (kind.adjust)(&[(kind.key, "v"), ("other", "v")]);
+        answer(&mut creation, "00-bar", both).unwrap();
+        answer(&mut creation, "10-foo", kind.remove()).unwrap();
+        assert_eq!((kind.visible)(creation.container(), "other"), ["v"], "{}", kind.field);
+        let mut names = (kind.combined)(&creation.finish().adjust);
+        names.sort();
+        assert_eq!(names, [kind.marker(), "other".to_owned()]);
+    }
+}
+
+#[test]
 fn only_maps_keep_the_marker_next_to_the_new_value() {
     for kind in KINDS {
         let mut creation = kind.in_original();
@@ -359,6 +373,26 @@ fn a_full_rdt_replacement_has_no_removal_flag() {
     let asked = creation.validation_request(Vec::new());
     assert!(!asked.adjust.linux.rdt.remove);
     assert_eq!(creation.finish().adjust.linux.rdt, some(api::LinuxRdt { remove: false, ..full }));
+}
+
+#[test]
+fn an_rdt_replacement_without_one_member_keeps_the_removal_flag() {
+    let full = api::LinuxRdt {
+        schemata: some(api::OptionalRepeatedString::new()),
+        enable_monitoring: boolean(false),
+        ..rdt(Some("foo"), true)
+    };
+    for partial in [
+        api::LinuxRdt { clos_id: MessageField::none(), ..full.clone() },
+        api::LinuxRdt { schemata: MessageField::none(), ..full.clone() },
+        api::LinuxRdt { enable_monitoring: MessageField::none(), ..full.clone() },
+        rdt(Some("foo"), true),
+        api::LinuxRdt { enable_monitoring: boolean(false), ..rdt(None, true) },
+    ] {
+        let mut creation = creation();
+        answer(&mut creation, "10-foo", of_rdt(partial.clone())).unwrap();
+        assert_eq!(creation.finish().adjust.linux.rdt, some(partial));
+    }
 }
 
 #[test]

@@ -88,6 +88,20 @@ fn unknown_fields_inside_maps_and_lists_are_reported_by_number() {
 }
 
 #[test]
+fn only_a_hundred_unknown_fields_are_listed_the_rest_counted() {
+    for (count, more) in [(99, None), (100, None), (101, Some(1)), (103, Some(3))] {
+        let mut response = api::CreateContainerResponse::new();
+        for number in 100..100 + count {
+            response.special_fields.mut_unknown_fields().add_varint(number, 1);
+        }
+        let listed = (100..100 + count.min(100)).map(|number| format!("R field {number}"));
+        let counted = more.map(|more| format!("R in {more} more places"));
+        let places: Vec<String> = listed.chain(counted).collect();
+        assert_eq!(crate::unknown_fields(&response, "R"), places);
+    }
+}
+
+#[test]
 fn the_table_of_known_fields_matches_the_schema() {
     let files = [api::file_descriptor(), api::extension::file_descriptor()];
     let messages = files.into_iter().flat_map(FileDescriptor::messages);

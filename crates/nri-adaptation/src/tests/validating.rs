@@ -298,6 +298,56 @@ fn the_containers_own_list_replaces_the_pods() {
 }
 
 #[test]
+fn a_pod_needs_the_plugins_that_operator_and_annotations_name() {
+    let validator = on(|v| v.required_plugins = vec!["operator".to_owned()]);
+    let key = |form: &str| format!("{REQUIRED_PLUGINS}{form}");
+    let [own, other, pods] = ["/container.ctr", "/container.other", "/pod"].map(key);
+    let (longer, slash) = (key("x"), key("/container"));
+    let annotations = [
+        (REQUIRED_PLUGINS, "[a]"),
+        (pods.as_str(), "[b]"),
+        (&own, "[c, a]"),
+        (&other, "[d]"),
+        (&longer, "[absent]"),
+        (&slash, "[absent]"),
+        ("required-plugins", "[absent]"),
+    ];
+    let pod = api::PodSandbox { annotations: map(&annotations), ..Default::default() };
+    let names: Vec<String> = validator.plugins_of_pod(&pod).into_iter().collect();
+    assert_eq!(names, ["a", "b", "c", "d", "operator"]);
+    let off = DefaultValidator { enable: false, ..validator.clone() };
+    assert!(off.plugins_of_pod(&pod).is_empty());
+    let unreadable = [(REQUIRED_PLUGINS, "no list"), (own.as_str(), "[c]")];
+    let pod = api::PodSandbox { annotations: map(&unreadable), ..Default::default() };
+    let names: Vec<String> = validator.plugins_of_pod(&pod).into_iter().collect();
+    assert_eq!(names, ["c", "operator"]);
+}
+
+#[test]
+fn a_pod_may_name_64_plugins_in_all_its_annotations() {
+    let validator = on(|v| v.required_plugins = vec!["operator".to_owned()]);
+    let names = |from: usize, to: usize| {
+        let names: Vec<String> = (from..to).map(|name| format!("p{name}")).collect();
+        format!("[{}]", names.join(","))
+    };
+    let own = format!("{REQUIRED_PLUGINS}/container.other");
+    for (count, fits) in [(64, true), (65, false), (66, false)] {
+        let (first, more) = (names(0, 40), names(30, count));
+        let annotations = map(&[(REQUIRED_PLUGINS, &first), (&own, &more)]);
+        let pod = api::PodSandbox { annotations, ..Default::default() };
+        let judged = validator.absent_plugins(&pod, Some("ctr"), |name| name != "operator");
+        if fits {
+            assert_eq!(judged, Ok(vec!["operator".to_owned()]));
+        } else {
+            let reason = judged.unwrap_err();
+            assert!(reason.contains("more than 64 names in all"), "{reason}");
+        }
+        let needed = validator.plugins_of_pod(&pod).len();
+        assert_eq!(needed, if fits { count + 1 } else { 1 });
+    }
+}
+
+#[test]
 fn an_unreadable_annotation_refuses_and_is_quoted() {
     let validator = on(|v| v.tolerate_missing_plugins_annotation = TOLERATE.to_owned());
     for value in ["foo", "{}", "[a", "[[a]]", "a: b", "- a\n  - b"] {

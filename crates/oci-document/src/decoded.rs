@@ -274,6 +274,64 @@ mod tests {
     }
 
     #[test]
+    fn members_inside_lists_are_read_as_runc_does() {
+        let text = br#"{"mounts":[{"SOURCE":"/x"},{"source":"\ud800"}],"x":[[{"TYPE":1}]]}"#;
+        let read =
+            json!({"mounts": [{"source": "/x"}, {"source": "\u{fffd}"}], "x": [[{"type": 1}]]});
+        assert_eq!(says(text), read);
+        let groups = br#"{"process":{"user":{"additionalGids":[1,null]}}}"#;
+        assert_eq!(says(groups), json!({"process": {"user": {"additionalGids": [1, 0]}}}));
+    }
+
+    #[test]
+    fn keys_that_go_may_read_as_one_make_a_document_odd() {
+        for (text, read) in [
+            (r#"{"X":1,"x":2}"#, json!({"X": 1, "x": 2})),
+            ("{\"\u{212a}\":1,\"k\":2}", json!({"\u{212a}": 1, "k": 2})),
+            (r#"{"\\":1,"\u005c":2}"#, json!({"\\": 2})),
+        ] {
+            assert_eq!(says(text.as_bytes()), read, "{text}");
+        }
+        let mut many: Vec<String> = (0..40).map(|key| format!("\"k{key}\":{key}")).collect();
+        let document = |many: &[String]| format!("{{{}}}", many.join(","));
+        assert_eq!(odd_document(document(&many).as_bytes()), Ok(None));
+        for repeated in ["\"k3\":7", "\"k39\":7"] {
+            many.push(repeated.to_owned());
+            assert!(odd_document(document(&many).as_bytes()).unwrap().is_some(), "{repeated}");
+            many.pop();
+        }
+    }
+
+    #[test]
+    fn nesting_deeper_than_64_is_cut_off() {
+        let objects = |depth| format!("{}1{}", "{\"x\":".repeat(depth), "}".repeat(depth));
+        let lists = |depth| format!("{{\"x\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+        // The whole document is the first level, and a key in another case makes it odd.
+        let odd = |text: &str| says(text.replacen('{', "{\"ARGS\":null,", 1).as_bytes());
+        let innermost = |mut value: Value| {
+            let mut depth = 0;
+            while let Some(inner) = value.get_mut("x").map(Value::take) {
+                (value, depth) = (inner, depth + 1);
+            }
+            while let Some(inner) = value.get_mut(0).map(Value::take) {
+                (value, depth) = (inner, depth + 1);
+            }
+            (value, depth)
+        };
+        assert_eq!(odd_document(objects(65).as_bytes()), Ok(None));
+        assert_eq!(odd_document(lists(64).as_bytes()), Ok(None));
+        assert_eq!(innermost(odd(&objects(65))), (json!(1), 65));
+        assert_eq!(innermost(odd(&lists(64))), (json!([]), 64));
+        for depth in [66, 67] {
+            assert_eq!(innermost(says(objects(depth).as_bytes())), (Value::Null, 65));
+        }
+        for depth in [65, 66] {
+            // In a list, the value that was cut off is read like `null`.
+            assert_eq!(innermost(says(lists(depth).as_bytes())), (json!({}), 65));
+        }
+    }
+
+    #[test]
     fn a_member_that_go_merges_into_an_earlier_one_is_refused() {
         for (text, place) in [
             (&br#"{"mounts":[{"source":"/x"}],"mounts":[{}]}"#[..], "mounts"),
@@ -354,6 +412,8 @@ mod tests {
             let error = odd_document(text).unwrap_err().to_string();
             assert!(error.contains("line 1 column"), "{error}");
         }
-        assert!(odd_document(b"[]x").unwrap_err().to_string().contains("is not an object"));
+        for text in [&b"[]x"[..], b"[]", b" 1 ", b"\"{}\"", b"null"] {
+            assert!(odd_document(text).unwrap_err().to_string().contains("is not an object"));
+        }
     }
 }

@@ -165,10 +165,13 @@ impl<'t> Object<'t> {
             let name = name(text.get(origin.key.clone()).unwrap_or_default());
             members.push(Member { name, origin: Some(origin), is_replaced: false, now: Now::Kept });
         }
-        Ok(Self { text, path, source: Some(source), exact, members, index: None }.indexed())
+        let mut object = Self { text, path, source: Some(source), exact, members, index: None };
+        object.index_many();
+        Ok(object)
     }
 
-    fn indexed(mut self) -> Self {
+    /// Indexes the members if there are many.
+    fn index_many(&mut self) {
         if self.members.len() > FEW {
             let mut index: HashMap<String, Vec<usize>> = HashMap::with_capacity(self.members.len());
             for (place, member) in self.members.iter().enumerate() {
@@ -176,7 +179,6 @@ impl<'t> Object<'t> {
             }
             self.index = Some(index);
         }
-        self
     }
 
     /// Returns a name in the form for comparison: unchanged, or in one case.
@@ -252,7 +254,9 @@ impl<'t> Object<'t> {
             }
             Some(_) => return Err(DocumentError::WrongType { path, wanted: "object" }),
         };
-        Ok(Object { text: self.text, path, source, exact, members, index: None }.indexed())
+        let mut object = Object { text: self.text, path, source, exact, members, index: None };
+        object.index_many();
+        Ok(object)
     }
 
     /// Opens the array `key`. A missing one is created with its first element.
@@ -305,14 +309,7 @@ impl<'t> Object<'t> {
         });
         match &mut self.index {
             Some(index) => index.entry(name).or_default().push(place),
-            None if place == FEW => {
-                let members = std::mem::take(&mut self.members);
-                let source = self.source.clone();
-                let path = std::mem::take(&mut self.path);
-                let Self { text, exact, .. } = *self;
-                *self = Self { text, path, source, exact, members, index: None }.indexed();
-            }
-            None => {}
+            None => self.index_many(),
         }
         Ok(place)
     }

@@ -240,7 +240,12 @@ mod tests {
         {
             assert!(members(text, 0).is_none(), "{}", String::from_utf8_lossy(text));
         }
-        for text in [&b""[..], b"[", b"[1", b"[1,", b"[\"\\", b"[}", b"[,]"] {
+        for text in [&b"{\"a\":1 \"b\":2}"[..], b"{\"a\":1]", b"{\"a\":1:"] {
+            assert!(members(text, 0).is_none(), "{}", String::from_utf8_lossy(text));
+        }
+        for text in
+            [&b""[..], b"[", b"[1", b"[1,", b"[\"\\", b"[}", b"[,]", b"[1 2]", b"[1}", b"[\"a\":"]
+        {
             assert!(elements(text, 0).is_none(), "{}", String::from_utf8_lossy(text));
         }
     }

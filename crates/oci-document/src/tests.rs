@@ -144,6 +144,60 @@ fn documents_that_cannot_be_a_config_are_refused_in_one_line() {
 }
 
 #[test]
+fn a_document_of_the_maximum_length_is_accepted() {
+    let mut text = b"{}".to_vec();
+    text.resize(MAX_BYTES, b' ');
+    assert_eq!(SpecDocument::parse(&text).map(|document| document.to_bytes() == text), Ok(true));
+}
+
+#[test]
+fn members_of_a_large_object_are_found_as_in_a_small_one() {
+    for count in [1, 15, 16, 17, 40] {
+        let members: Vec<String> = (0..count).map(|key| format!("\"k{key}\": {key}.0")).collect();
+        let text = format!("{{{}, \"Twice\": 1}}", members.join(", "));
+        let result = edited(&text, |root| {
+            for key in 0..30 {
+                root.set(&format!("k{key}"), &json!(key))?;
+                let other_case = root.set(&format!("K{key}"), &json!(1));
+                assert!(matches!(other_case, Err(DocumentError::Ambiguous { .. })), "{key}");
+            }
+            for key in 0..30 {
+                assert_eq!(root.value(&format!("k{key}"))?, Some(json!(key)));
+            }
+            assert_eq!(root.value("absent")?, None);
+            root.remove("k29")?;
+            root.set("twice", &json!(2))
+        });
+        assert!(result.unwrap_err().to_string().contains("twice is spelt \"Twice\""), "{count}");
+    }
+}
+
+#[test]
+fn keys_that_are_data_are_exact_in_a_large_object_too() {
+    let members: Vec<String> = (0..20).map(|key| format!("\"Key{key}\":\"\"")).collect();
+    let result = edited(&format!(r#"{{"annotations":{{{}}}}}"#, members.join(",")), |root| {
+        root.map("annotations")?.set("key7", &json!("7"))?;
+        root.map("annotations")?.set("Key8", &json!("8"))
+    });
+    let changed = members.join(",").replace(r#""Key8":"""#, r#""Key8":"8""#);
+    assert_eq!(result.unwrap(), format!(r#"{{"annotations":{{{changed},"key7":"7"}}}}"#));
+}
+
+#[test]
+fn a_section_opened_again_keeps_its_text() {
+    let text = r#"{"o": { "a":1e3,  "b" : 2.50 }, "l": [ 1e3 ,2.50 ]}"#;
+    let result = edited(text, |root| {
+        root.object("o")?.set("c", &json!(3))?;
+        root.object("o")?.set("d", &json!(4))?;
+        root.array("l")?.items().push(Item::new(&json!(3)));
+        root.array("l")?.items().push(Item::new(&json!(4)));
+        Ok(())
+    });
+    let wanted = r#"{"o": { "a":1e3,  "b" : 2.50, "c":3, "d":4 }, "l": [ 1e3 ,2.50, 3, 4 ]}"#;
+    assert_eq!(result.unwrap(), wanted);
+}
+
+#[test]
 fn parts_that_gos_decoder_ignores_stay_unchanged() {
     for text in
         [&b"{\"a\":1}{}"[..], b"{\"a\":1} x\0\xff", b"{\"a\":\"\xff\",\"b\":[\"\xe2\x82\"]}"]

@@ -123,11 +123,11 @@ pub(crate) fn give_way(
 
 /// Removes the offered cgroup device rules from the container, so that settling the offer does not add them twice.
 pub(crate) fn take_back(container: &mut api::Container, adjust: &api::ContainerAdjustment) {
-    let seen = &mut container.linux.mut_or_insert_default().resources;
-    let seen = &mut seen.mut_or_insert_default().devices;
+    let resources = container.linux.as_mut().and_then(|linux| linux.resources.as_mut());
+    let Some(resources) = resources else { return };
     for rule in &adjust.linux.resources.devices {
-        if let Some(place) = seen.iter().position(|one| one == rule) {
-            seen.remove(place);
+        if let Some(place) = resources.devices.iter().position(|one| one == rule) {
+            resources.devices.remove(place);
         }
     }
 }

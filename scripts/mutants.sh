@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Mutates the merge, the document edits and the rules, one place at a time, and runs their unit tests: each mutant must
-# fail a test, or be listed with a reason in scripts/mutants.txt. This takes hours; MUTANTS=0/12 runs one of twelve
+# Mutates the merge, the document edits and the rules, one place at a time, and runs their tests: each mutant must fail
+# a test, or be listed with a reason in scripts/mutants.txt. This takes hours; MUTANTS=0/12 runs one of twelve
 # shards. Builds in target/mutants, one copy of the sources for each processor, at most four.
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,7 +28,8 @@ names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
 mkdir -p "$work"
 : >"$work/missed"
 caught=0
-# try NAME ARGUMENTS...: tests one part with only its unit tests. A mutant that never ends counts as caught.
+# try NAME ARGUMENTS...: tests one part with its unit tests, and those that the arguments add. A mutant that never ends
+# counts as caught.
 try() {
     part=$1
     shift
@@ -48,7 +49,8 @@ try() {
 }
 
 try crates --package nri-adaptation --package oci-document
-try rules --package nri-runc --file 'src/rules/*.rs' -- rules::
+# The rules' golden cases and properties are in tests/pure.
+try rules --package nri-runc --file 'src/rules/*.rs' --cargo-arg=--test --cargo-arg=pure -- rules
 missed=$(wc -l <"$work/missed")
 tried=$((caught + missed))
 

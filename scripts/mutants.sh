@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Mutates the merge, the document edits and the rules, one place at a time, and runs their tests: each mutant must fail
-# a test, or be listed with a reason in scripts/mutants.txt. This takes hours; MUTANTS=0/12 runs one of twelve
-# shards. Builds in target/mutants, one copy of the sources for each processor, at most four.
+# Mutates the merge and the document edits (`mutants.sh crates`, half an hour) or the rules (`mutants.sh rules`, hours),
+# one place at a time, and runs their tests: each mutant must fail a test, or be listed with a reason in
+# scripts/mutants.txt. MUTANTS=0/12 runs one of twelve shards. Builds in target/mutants, one copy of the sources for each processor, at most four.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0
@@ -36,8 +36,8 @@ try() {
     rm -rf "${work:?}/$part" "$work/copies"
     mkdir -p "$work/$part" "$work/copies"
     status=0
-    # Each copy has a target folder, so that they do not wait for each other. A mutant is compiled more often than it
-    # runs, so nothing is optimized.
+    # Each copy has a target folder, so that they do not wait for each other. Compiling the mutated crates takes longer
+    # than running their tests, so these crates are not optimized.
     env -u CARGO_TARGET_DIR PATH="$tools/bin:$PATH" TMPDIR="$work/copies" CARGO_INCREMENTAL=1 CARGO_PROFILE_DEV_DEBUG=none \
         cargo mutants --jobs "$jobs" --timeout 90 --colors never --no-times --output "$work/$part" \
         ${MUTANTS:+--shard "$MUTANTS"} --cargo-arg=--locked --cargo-arg=--lib \
@@ -48,9 +48,12 @@ try() {
     names "$work/$part/mutants.out/missed.txt" >>"$work/missed"
 }
 
-try crates --package nri-adaptation --package oci-document
+case ${1:-} in
+crates) try crates --package nri-adaptation --package oci-document ;;
 # The rules' golden cases and properties are in tests/pure.
-try rules --package nri-runc --file 'src/rules/*.rs' --cargo-arg=--test --cargo-arg=pure -- rules
+rules) try rules --package nri-runc --file 'src/rules/*.rs' --cargo-arg=--test --cargo-arg=pure ;;
+*) fail "crates or rules?" ;;
+esac
 missed=$(wc -l <"$work/missed")
 tried=$((caught + missed))
 

@@ -35,7 +35,7 @@ part lengths env LENGTHS=all cargo test --locked --test pure length::
 part fuzz env FUZZ_SECONDS=120 cargo test --locked --test pure fuzz::
 part kills env KILLS=all cargo test --locked --test node kills:: -- --skip errno::
 part slow env SLOW=all cargo test --locked --test node slow::
-part mutants sh scripts/mutants.sh
 part plateau env PLATEAU=all cargo test --locked --test bundle plateau::
+part mutants sh scripts/mutants.sh crates
 [ -z "$failed" ] || { echo "release-check: failed:$failed"; exit 1; }
 echo "release-check: all parts passed"

@@ -209,7 +209,8 @@ impl Creation {
 
     /// Adds default values. The container's own values, those of earlier offers, and every value that
     /// a plugin sets or removes, override them. Later plugins receive the default values, but `from`
-    /// owns no field before [`Creation::settle`]. Hooks always yield, because they cannot be compared.
+    /// owns no field before [`Creation::settle`]. Hooks always yield: a
+    /// container always has a message of hooks, and they cannot be compared.
     ///
     /// # Errors
     /// Fails if there are too many entries, or if a reply with the values that do not yield would fail.

@@ -121,7 +121,8 @@ pub(crate) fn give_way(
     yielded
 }
 
-/// Removes the offered cgroup device rules from the container, so that settling the offer does not add them twice.
+/// Removes the offered cgroup device rules from the container, so that settling the offer does not add them twice. Of
+/// equal rules the first goes: each is the same, and the offer's is added again at the end.
 pub(crate) fn take_back(container: &mut api::Container, adjust: &api::ContainerAdjustment) {
     let resources = container.linux.as_mut().and_then(|linux| linux.resources.as_mut());
     let Some(resources) = resources else { return };

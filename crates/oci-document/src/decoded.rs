@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_go_may_read_as_one_make_a_document_odd() {
+    fn keys_that_gos_decoder_may_merge_make_a_document_odd() {
         for (text, read) in [
             (r#"{"X":1,"x":2}"#, json!({"X": 1, "x": 2})),
             ("{\"\u{212a}\":1,\"k\":2}", json!({"\u{212a}": 1, "k": 2})),

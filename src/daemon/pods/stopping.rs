@@ -13,9 +13,14 @@ use crate::state::{Container, ContainerKey, Lifecycle};
 /// ended. The caller must not hold the lane of a member.
 pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) {
     let id = &sandbox.pod;
-    // Meanwhile it may have been removed, after which the pod still stops, or another may have replaced it.
-    let is_same =
-        || sandbox_of(daemon, id).is_none_or(|now| now.incarnation == sandbox.incarnation);
+    // Meanwhile it may have been removed, after which the pod still stops. Another one in its place, or a pod that was
+    // recorded anew without one, is not to be stopped.
+    let is_same = || {
+        let key = daemon.records.read().pod(id).and_then(|pod| pod.sandbox.clone());
+        let now = daemon.container(&sandbox.key);
+        key.as_ref() == Some(&sandbox.key)
+            && now.is_none_or(|now| now.incarnation == sandbox.incarnation)
+    };
     stop_after(daemon, id, |container| !container.is_sandbox, is_same).await;
     // A pod whose creation failed is no longer on record, so no other step drops its lane.
     daemon.lanes.drop_idle_pod(&daemon.records.read(), id);
@@ -160,5 +165,20 @@ mod tests {
             assert_eq!(state, Some(PodState::Stopped));
         };
         tokio::task::LocalSet::new().run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_was_made_anew_is_not_stopped_with_the_old_one() {
+        for is_sandbox in [true, false] {
+            let temp = tempfile::tempdir().unwrap();
+            let (daemon, key) = daemon(temp.path(), "p", is_sandbox);
+            // The earlier container of this ID; the pod has another one now, or none.
+            let earlier =
+                Container { incarnation: 0, ..Container::clone(&daemon.container(&key).unwrap()) };
+            daemon.change(&key, |record| record.state = Lifecycle::Stopped);
+            stop_with_sandbox(&daemon, &earlier).await;
+            let state = daemon.records.read().pod("p").map(|pod| pod.state);
+            assert_eq!(state, Some(PodState::Ready), "with a new one: {is_sandbox}");
+        }
     }
 }

@@ -7,7 +7,6 @@
 //! daemon only restores the values that plugins own.
 
 use std::fs::DirBuilder;
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -112,7 +111,7 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     })
 }
 
-/// Watches both folders of notes; `None` if one cannot be created, or the kernel has no watch left.
+/// Watches both folders of notes; `None` if one cannot be created or was removed at once, or the kernel has no watch left.
 fn watch_both(daemon: &Daemon) -> Option<[WatchedFolder; 2]> {
     let (config, watches) = (daemon.config(), &daemon.watches);
     let refused = config.run_dir.join(REFUSED_DIR);
@@ -176,8 +175,7 @@ fn folder(config: &Config) -> PathBuf {
 /// Watches a folder of notes, which is created if it does not exist.
 fn watch_notes(watches: &Watches, folder: &Path) -> Option<WatchedFolder> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).or_absent()?;
-    let watched = watches.folders.watch_if_there(folder).map_err(io::Error::from);
-    watched.or_absent().flatten()
+    watches.folders.watch(folder)
 }
 
 fn notes(config: &Config) -> Result<Vec<PathBuf>> {

@@ -70,7 +70,10 @@ impl PluginPeer {
             (NotAdmitted::Origin, why)
         })?;
         if settings.displace == Displace::Never && pre_installed.owns(&id) {
-            let why = name_belongs_to_file(&config.plugin_path.join(&id), name, self.pid);
+            // The section with the full id would win over the one with the name.
+            let own = config.plugins.get(&id).filter(|section| section.displace.is_some());
+            let section = own.map_or(name, |_| id.as_str());
+            let why = name_belongs_to_file(&config.plugin_path.join(&id), section, self.pid);
             return Err((NotAdmitted::File, why));
         }
         Ok(())
@@ -107,9 +110,9 @@ pub(crate) fn allow_user(config: &Config, uid: u32) -> Result<(), String> {
     }
 }
 
-fn name_belongs_to_file(file: &Path, name: &str, pid: i32) -> String {
+fn name_belongs_to_file(file: &Path, section: &str, pid: i32) -> String {
     format!(
-        "{} has this name, which is reserved for the process that nri-runc starts from it: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{name}]",
+        "{} has this name, which is reserved for the process that nri-runc starts from it: stop process {pid}, remove the file, or set displace = \"any\" in [plugin.{section}]",
         file.display()
     )
 }

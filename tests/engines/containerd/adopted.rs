@@ -65,7 +65,7 @@ fn shows_node(engine: &Engine) {
 }
 
 #[tokio::test]
-async fn a_pod_of_another_handler_is_shown_and_updated() {
+async fn a_pod_of_another_handler_is_shown_and_updated_and_ends() {
     let Some(tools) = host::tools() else { return };
     let engine = Engine::start(&tools);
     shows_node(&engine);

@@ -57,7 +57,8 @@ fn an_update_response_may_evict_with_the_configured_signal() {
 #[test]
 fn a_container_without_permitted_eviction_stays_alive() {
     for (more, why) in [
-        ("[plugin.asker]\nevict = \"deny\"", "may not evict containers"),
+        ("[plugin.asker]\nevict = \"deny\"", "may not evict containers (plugin.asker.evict)"),
+        ("[plugin.\"*\"]\nevict = \"deny\"", "(plugin.\"*\".evict)"),
         ("[plugin.asker]\nevict = \"own-namespace\"", "own namespace"),
         ("[eviction]\nper_minute = 0\n", "per_minute"),
     ] {

@@ -165,6 +165,14 @@ fn an_offered_device_rule_yields_only_to_the_containers() {
     let merged = both.settle().unwrap().finish();
     assert_eq!(merged.plugin_behind(name).as_deref(), Some("10-foo,inject:a"));
     assert_eq!(merged.container.linux.resources.devices.len(), 2);
+
+    let plugin_first = offer(respond(creation(), device_rule()), FIRST, device_rule());
+    let two_offers = offer(offer(creation(), FIRST, device_rule()), SECOND, device_rule());
+    for creation in [plugin_first, two_offers] {
+        let merged = creation.settle().unwrap().finish();
+        let shown = &merged.container.linux.resources.devices;
+        assert_eq!(shown, &merged.adjust.linux.resources.devices);
+    }
 }
 
 #[test]

@@ -111,7 +111,8 @@ pub(crate) fn follow(daemon: &Rc<Daemon>) -> JoinHandle<()> {
     })
 }
 
-/// Watches both folders of notes; `None` if one cannot be created or was removed at once, or the kernel has no watch left.
+/// Watches both folders of notes; `None` if one cannot be created or was removed at once, or the kernel has no watch
+/// left.
 fn watch_both(daemon: &Daemon) -> Option<[WatchedFolder; 2]> {
     let (config, watches) = (daemon.config(), &daemon.watches);
     let refused = config.run_dir.join(REFUSED_DIR);

@@ -207,7 +207,7 @@ fn the_rights_of_a_connected_plugin_change_and_it_stays() {
     configure(&host, "");
     assert_eq!(applies(&host), ["plugin.env.deny"]);
     succeeds(&host.create("c3"));
-    assert!(host.read("bundle/config.json").contains("HELLO=there"));
+    assert!(host.read("fake/seen-c3.json").contains("HELLO=there"));
     let synchronized =
         received.lock().unwrap().iter().filter(|e| e.starts_with("Synchronize")).count();
     assert_eq!(synchronized, 0, "it was never synchronized anew");

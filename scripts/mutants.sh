@@ -11,6 +11,7 @@ work=$PWD/target/mutants
 
 fail() { printf 'mutants: %s\n' "$*" >&2; exit 1; }
 
+case ${1:-} in crates | rules) ;; *) fail "crates or rules?" ;; esac
 if [ ! -x "$tools/bin/cargo-mutants" ]; then
     echo "mutants: building cargo-mutants $version into target/tools, once"
     mkdir -p "$work"
@@ -28,8 +29,8 @@ names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
 mkdir -p "$work"
 : >"$work/missed"
 caught=0
-# try NAME ARGUMENTS...: tests one part with its unit tests, and those that the arguments add. A mutant that never ends
-# counts as caught.
+# try NAME ARGUMENTS...: mutates one part and runs its unit tests, and the tests that the arguments add. A mutant whose
+# tests time out counts as caught.
 try() {
     part=$1
     shift
@@ -48,11 +49,10 @@ try() {
     names "$work/$part/mutants.out/missed.txt" >>"$work/missed"
 }
 
-case ${1:-} in
+case $1 in
 crates) try crates --package nri-adaptation --package oci-document ;;
 # The rules' golden cases and properties are in tests/pure.
 rules) try rules --package nri-runc --file 'src/rules/*.rs' --cargo-arg=--test --cargo-arg=pure ;;
-*) fail "crates or rules?" ;;
 esac
 missed=$(wc -l <"$work/missed")
 tried=$((caught + missed))

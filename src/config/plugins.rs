@@ -44,10 +44,7 @@ impl Config {
     /// Returns the operator's settings for the plugin `index-name`.
     pub fn plugin(&self, index: &str, name: &str) -> PluginSettings {
         let id = format!("{index}-{name}");
-        let sections: Vec<&PluginSection> = [id.as_str(), name, ANY_PLUGIN]
-            .iter()
-            .filter_map(|name| self.plugins.get(*name))
-            .collect();
+        let sections = self.sections(&id, name);
         PluginSettings {
             on_failure: first(&sections, |section| section.on_failure.as_ref()),
             request_timeout: first(&sections, |section| section.request_timeout.as_ref()),
@@ -63,6 +60,11 @@ impl Config {
             runtime_annotations: first(&sections, |section| section.runtime_annotations.as_ref())
                 .unwrap_or_default(),
         }
+    }
+
+    /// Returns the sections that may have a plugin's keys, the first to be searched first.
+    fn sections(&self, id: &str, name: &str) -> Vec<&PluginSection> {
+        [id, name, ANY_PLUGIN].iter().filter_map(|name| self.plugins.get(*name)).collect()
     }
 
     /// Returns the name, in a configuration key, of the section from which the plugin `NN-name` has a key that is set.
@@ -94,10 +96,7 @@ impl Config {
 
     /// Returns the time that a create or a pod waits for the required plugin `name` (or `NN-name`).
     pub(crate) fn required_wait(&self, name: &str) -> Duration {
-        let sections: Vec<&PluginSection> = [name, bare_name(name), ANY_PLUGIN]
-            .iter()
-            .filter_map(|name| self.plugins.get(*name))
-            .collect();
+        let sections = self.sections(name, bare_name(name));
         first(&sections, |section| section.wait.as_ref()).unwrap_or_default()
     }
 

@@ -117,6 +117,12 @@ fn of_resources(resources: api::LinuxResources) -> api::ContainerAdjustment {
     of_linux(api::LinuxContainerAdjustment { resources: some(resources), ..Default::default() })
 }
 
+fn update(container: &str, resources: api::LinuxResources) -> api::ContainerUpdate {
+    let linux = api::LinuxContainerUpdate { resources: some(resources), ..Default::default() };
+    let container_id = container.to_owned();
+    api::ContainerUpdate { container_id, linux: some(linux), ..Default::default() }
+}
+
 fn of_env(entries: &[(&str, &str)]) -> api::ContainerAdjustment {
     let env = entries.iter().map(|(key, value)| variable(key, value)).collect();
     api::ContainerAdjustment { env, ..Default::default() }

@@ -331,6 +331,15 @@ fn rdt(clos_id: Option<&str>, remove: bool) -> api::LinuxRdt {
     api::LinuxRdt { clos_id, remove, ..Default::default() }
 }
 
+/// Returns a removal with every member set anew.
+fn full_replacement() -> api::LinuxRdt {
+    api::LinuxRdt {
+        schemata: some(api::OptionalRepeatedString::new()),
+        enable_monitoring: boolean(false),
+        ..rdt(Some("foo"), true)
+    }
+}
+
 fn of_rdt(rdt: api::LinuxRdt) -> api::ContainerAdjustment {
     of_linux(api::LinuxContainerAdjustment { rdt: some(rdt), ..Default::default() })
 }
@@ -363,11 +372,7 @@ fn removed_rdt_is_hidden_and_no_later_plugin_may_set_it() {
 
 #[test]
 fn a_full_rdt_replacement_has_no_removal_flag() {
-    let full = api::LinuxRdt {
-        schemata: some(api::OptionalRepeatedString::new()),
-        enable_monitoring: boolean(false),
-        ..rdt(Some("foo"), true)
-    };
+    let full = full_replacement();
     let mut creation = creation();
     answer(&mut creation, "10-foo", of_rdt(full.clone())).unwrap();
     let asked = creation.validation_request(Vec::new());
@@ -377,11 +382,7 @@ fn a_full_rdt_replacement_has_no_removal_flag() {
 
 #[test]
 fn an_rdt_replacement_without_one_member_keeps_the_removal_flag() {
-    let full = api::LinuxRdt {
-        schemata: some(api::OptionalRepeatedString::new()),
-        enable_monitoring: boolean(false),
-        ..rdt(Some("foo"), true)
-    };
+    let full = full_replacement();
     for partial in [
         api::LinuxRdt { clos_id: MessageField::none(), ..full.clone() },
         api::LinuxRdt { schemata: MessageField::none(), ..full.clone() },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decisions of rules about single containers: what is refused, dropped, hidden or only noted.
+//! What rules do to the changes of one container: refuse, drop, hide or only note them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,12 +41,6 @@ fn note(container: &str, what: Forbidden, rule: &str) -> RuleNote {
 
 fn dropped(note: RuleNote, is_eviction: bool, ignores_failure: bool) -> DroppedRequest {
     DroppedRequest { note, is_eviction, ignores_failure }
-}
-
-fn update(container: &str, resources: api::LinuxResources) -> api::ContainerUpdate {
-    let linux = api::LinuxContainerUpdate { resources: some(resources), ..Default::default() };
-    let container_id = container.to_owned();
-    api::ContainerUpdate { container_id, linux: some(linux), ..Default::default() }
 }
 
 fn eviction(container: &str) -> api::ContainerEviction {

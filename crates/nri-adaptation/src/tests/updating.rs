@@ -10,15 +10,6 @@ const ALL: Rights = Rights {
     ruled: std::collections::BTreeMap::new(),
 };
 
-fn update(container: &str, resources: api::LinuxResources) -> api::ContainerUpdate {
-    let linux = api::LinuxContainerUpdate { resources: some(resources), ..Default::default() };
-    api::ContainerUpdate {
-        container_id: container.to_owned(),
-        linux: some(linux),
-        ..Default::default()
-    }
-}
-
 fn if_possible(update: api::ContainerUpdate) -> api::ContainerUpdate {
     api::ContainerUpdate { ignore_failure: true, ..update }
 }

@@ -226,7 +226,7 @@ const DAEMON_IMPORTS: &[(&str, &str)] = &[
     ("bundle", "shared"),
     ("request", "shared"),
     ("resources", "shared registry runtime watch"),
-    ("pods", "shared request watch"),
+    ("pods", "runtime shared request watch"),
     ("lifecycle", "bundle shared pods resources runtime watch"),
     ("connections", "shared process registry resources watch"),
     ("verbs", "bundle lifecycle shared pods registry request resources runtime watch"),

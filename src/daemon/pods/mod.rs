@@ -4,7 +4,7 @@
 //! call (CRI-O's without infrastructure containers). On engines without pods a pod has the process and the addresses of
 //! its container (`own_process.rs`).
 //!
-//! This module never changes a container. It imports `shared`, `request` and `watch`.
+//! This module never changes a container. It imports `runtime`, `shared`, `request` and `watch`.
 
 pub(crate) mod crio;
 pub(crate) mod crio_added;

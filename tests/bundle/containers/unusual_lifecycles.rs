@@ -33,7 +33,7 @@ fn member(host: &TestHost, folder: &str, kind: &str) {
 }
 
 #[test]
-fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
+fn a_pod_stops_with_its_last_container_if_pause_dies_first() {
     let host = started("");
     let received = host.plugin("10", "witness", Script::default());
     for (folder, kind) in [("pause", "sandbox"), ("app", "container"), ("helper", "container")] {
@@ -53,6 +53,11 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
         wait_until("the stop is reported", || {
             has_received(&received, &format!("StopContainer {folder}"))
         });
+        if folder == "helper" {
+            wait_until("the pod stops with its last member", || {
+                has_received(&received, "StopPodSandbox web")
+            });
+        }
         succeeds(&host.verb(&["delete", folder]));
         wait_until("the end is reported", || {
             has_received(&received, &format!("RemoveContainer {folder}"))
@@ -62,10 +67,11 @@ fn a_pod_ends_with_its_last_container_if_pause_dies_first() {
     let received = received.lock().unwrap();
     let mut wanted = vec!["RunPodSandbox web".to_owned()];
     let of = |folder: &str, events: std::ops::Range<usize>| life(folder)[events].to_vec();
+    wanted.extend([of("app", 1..5), of("helper", 1..5), of("app", 5..7)].concat());
+    // The last member's exit stops the pod, before its removal.
     wanted.extend(
-        [of("app", 1..5), of("helper", 1..5), of("app", 5..7), of("helper", 5..7)].concat(),
+        [of("helper", 5..6), of("web", 7..8), of("helper", 6..7), of("web", 8..9)].concat(),
     );
-    wanted.extend(of("web", 7..9));
     assert_eq!(*received, wanted);
 }
 

@@ -32,10 +32,12 @@ struct UserHost {
 impl UserHost {
     /// `node` has lines of root's configuration. Returns `None` after printing why the test is skipped.
     fn new(node: &str) -> Option<Self> {
-        Self::of_program(started(node), test_support::program::nri_runc())
+        let node = started(node);
+        let program = node.share_program();
+        Self::of_program(node, &program)
     }
 
-    /// Like [`Self::new`], with `program` as the user's daemon.
+    /// Like [`Self::new`], with `program` as the user's daemon; the program is shared already.
     fn of_program(node: TestHost, program: &Path) -> Option<Self> {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();
@@ -58,7 +60,7 @@ impl UserHost {
             command.env_remove("NRI_RUNC_CONFIG").spawn().unwrap()
         };
         if !run(&["nri", "--help"]).wait().unwrap().success() {
-            skip::machine_lacks("a program that other users can reach");
+            skip::machine_lacks("setpriv, or root");
             return None;
         }
         let host = Self { _daemon: Started(run(&["nri", "daemon"])), node };
@@ -294,6 +296,7 @@ fn a_users_daemon_shows_a_changed_runtime_until_it_reloads() {
     let program = node.path("bin/nri-runc");
     let upgrade = || test_support::program::copy(test_support::program::nri_runc(), &program);
     upgrade();
+    node.share_program();
     write_beside(&node, "/bin/true");
     let Some(host) = UserHost::of_program(node, &program) else { return };
     host.shows_changed("");

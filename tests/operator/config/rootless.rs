@@ -46,8 +46,9 @@ fn has_namespaces() -> bool {
     is_so
 }
 
-/// Lets every user reach this host's files except for the run directory.
+/// Lets every user reach the program and this host's files except for the run directory.
 fn open_to_users(host: &TestHost) {
+    host.share_program();
     std::fs::create_dir_all(host.path("root")).unwrap();
     for name in ["", "config.toml", "fake", "fake/runc", "bundle", "bundle/config.json", "root"] {
         std::fs::set_permissions(host.path(name), std::fs::Permissions::from_mode(0o775)).unwrap();
@@ -131,7 +132,7 @@ fn a_plain_user_is_refused_before_the_runtime_is_called() {
     let host = started("[plugin.guard]\nrequired = true\n");
     open_to_users(&host);
     if !call(&host, USER, &["nri", "--help"]).status.success() {
-        return skip::machine_lacks("a program that other users can reach");
+        return skip::machine_lacks("setpriv, or root");
     }
     fails(&create(&host, USER, "c1"), &REFUSED);
     fails(

@@ -78,9 +78,13 @@ fn another_entry_another_engine_and_root_are_refused() {
     place.write("home/.config/containers/containers.conf.d/10-mine.conf", by_hand);
     place.mode("home/.config/containers/containers.conf.d/10-mine.conf", 0o644);
     let before = tree(place.root());
-    let user = ["install", "podman", "--user"];
+    let binary = place.path(PROGRAM).display().to_string();
+    let user = ["install", "podman", "--user", "--binary", &binary];
     refused(&call(&home, &user, false), "10-mine.conf already has a runtime nri-runc");
-    refused(&call(&home, &["install", "crio", "--user"], false), "--user is for the Podman");
+    refused(
+        &call(&home, &["install", "crio", "--user", "--binary", &binary], false),
+        "--user is for the Podman",
+    );
     refused(&call(&home, &user, true), "--user is for the Podman of an unprivileged user");
     refused(&call(&home, &user[..2], false), "this command must be run as root");
     assert_eq!(tree(place.root()), before);

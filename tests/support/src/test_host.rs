@@ -55,6 +55,9 @@ pub const ORDER: [&str; 7] = ["Synchronize", LIFE[1], LIFE[2], LIFE[3], LIFE[4],
 /// is open.
 const HOLD: &str = "mount -t tmpfs run /run && mount -t tmpfs opt /opt && echo held && exec cat";
 
+/// The program at a path that every user reaches, in a host's folder.
+const SHARED_PROGRAM: &str = "nri-runc";
+
 /// A private host.
 pub struct TestHost {
     temp: tempfile::TempDir,
@@ -219,6 +222,15 @@ impl TestHost {
         self.call_by(&[], words, stdin)
     }
 
+    /// Puts the program into this host's folder, where users without privileges reach it; `call_by` calls it there.
+    pub fn share_program(&self) -> PathBuf {
+        let (program, shared) = (crate::program::nri_runc(), self.path(SHARED_PROGRAM));
+        if std::fs::hard_link(program, &shared).is_err() {
+            crate::program::copy(program, &shared); // They are on different file systems.
+        }
+        shared
+    }
+
     /// Calls the binary through another program, such as a tracer, whose words come first.
     pub fn call_by(&self, tracer: &[String], words: &[&str], stdin: &str) -> Output {
         // The file has no name, because several calls may run at once.
@@ -232,7 +244,12 @@ impl TestHost {
         if let Some((program, more)) = tracer.split_first() {
             command = Command::new(program);
             command.env("NRI_RUNC_CONFIG", self.path("config.toml"));
-            command.args(more).arg(crate::program::nri_runc());
+            let shared = self.path(SHARED_PROGRAM);
+            let is_shared = shared.exists();
+            let is_by_user = tracer.iter().any(|word| word == "--reuid");
+            assert!(is_shared || !is_by_user, "a user may not reach the program: share_program");
+            let program = if is_shared { &shared } else { crate::program::nri_runc() };
+            command.args(more).arg(program);
         }
         let status = command
             .args(words)

@@ -145,23 +145,15 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::apply;
     use super::*;
 
-    fn read(text: &str) -> Config {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
-        apply(&mut config, "f", text, &mut problems);
-        assert_eq!(problems, [], "{text}");
-        config
-    }
-
     fn rules(first: &str, second: &str) -> Vec<String> {
-        unreached(&read(&format!("[[rule]]\n{first}\n[[rule]]\n{second}\n")).rules)
+        unreached(&Config::of_text(&format!("[[rule]]\n{first}\n[[rule]]\n{second}\n")).rules)
     }
 
     #[test]
     fn fields_to_reapply_need_an_interval() {
-        let read = |text| idle_reapply(&read(text));
+        let read = |text| idle_reapply(&Config::of_text(text));
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\n").is_some());
         assert!(read("[drift]\nreapply = [\"CPUSetCPUs\"]\nevery = \"1s\"\n").is_none());
         assert!(read("[drift]\nevery = \"1s\"\n").is_none());
@@ -225,13 +217,13 @@ mod tests {
                 1,
             ),
         ] {
-            assert_eq!(bare_denials(&read(text).exec_rules).len(), count, "{text}");
+            assert_eq!(bare_denials(&Config::of_text(text).exec_rules).len(), count, "{text}");
         }
     }
 
     #[test]
     fn a_warning_about_thousands_of_sections_counts_them() {
-        let many = |section: &str| read(&section.repeat(3000));
+        let many = |section: &str| Config::of_text(&section.repeat(3000));
         let denials = bare_denials(&many("[[exec_rule]]\n").exec_rules);
         let unreached = unreached(&many("[[rule]]\nhide = true\n").rules);
         let unseen = many("[[rule]]\nplugins = [\"a\"]\nhide = true\n").unseen_plugins(&[]);
@@ -243,7 +235,7 @@ mod tests {
 
     #[test]
     fn only_unknown_plugin_names_are_reported() {
-        let config = read(
+        let config = Config::of_text(
             "[nri]\nwait_for = [\"10-a\", \"20-b\"]\n[plugin.a]\n[plugin.c]\nstrikes = 1\n\
              [plugin.\"*\"]\nstrikes = 2\n[plugin.10-a]\nstrikes = 3\n[[rule]]\nname = \"r\"\n\
              plugins = [\"*\", \"1?-a\", \"d-*\"]\nhide = true\n[[require]]\nname = \"p\"\n\

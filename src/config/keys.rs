@@ -395,17 +395,15 @@ fn prefixes_of(path: &str) -> &'static [&'static str] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::apply;
     use nri_adaptation::DefaultValidator;
 
-    use super::super::settings::{Consequence, Problem};
+    use super::super::settings::Consequence;
     use super::*;
 
     #[test]
     fn every_default_in_the_table_is_the_real_default() {
         for key in KEYS.iter().filter(|key| !key.default.is_empty() && !key.path.contains('*')) {
-            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-            apply(&mut config, "t", &format!("{} = {}", key.path, key.default), &mut problems);
+            let (config, problems) = Config::read(&format!("{} = {}", key.path, key.default));
             assert_eq!(problems, [], "{}", key.path);
             assert_eq!(config, Config::default(), "{}", key.path);
         }
@@ -413,16 +411,14 @@ mod tests {
 
     #[test]
     fn invalid_toml_drops_the_whole_file_and_names_its_line() {
-        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", "a = 1\nb = = 2\n", &mut problems);
+        let (_, problems) = Config::read("a = 1\nb = = 2\n");
         assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
         assert!(problems[0].text.starts_with("f:2:"), "{problems:?}");
     }
 
     #[test]
     fn a_relative_socket_path_is_refused() {
-        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", "nri.socket_path = \"x\"", &mut problems);
+        let (config, problems) = Config::read("nri.socket_path = \"x\"");
         assert_eq!(config, Config::default());
         assert!(problems[0].text.contains("absolute"), "{problems:?}");
     }
@@ -430,8 +426,7 @@ mod tests {
     #[test]
     fn metrics_are_served_at_an_address_or_a_unix_socket_only() {
         let listener = |text: &str| {
-            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-            apply(&mut config, "f", &format!("metrics.listen = \"{text}\""), &mut problems);
+            let (config, problems) = Config::read(&format!("metrics.listen = \"{text}\""));
             (config.metrics_listen, problems.len())
         };
         let tcp = "127.0.0.1:9100".parse().unwrap();
@@ -461,9 +456,8 @@ mod tests {
             "exe:/opt/[",
             "Pod:a/b",
         ] {
-            let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
             let text = format!("[plugin.a]\nfrom = [\"{wrong}\"]\n");
-            apply(&mut config, "f", &text, &mut problems);
+            let (_, problems) = Config::read(&text);
             let [problem] = &problems[..] else { panic!("{wrong}: {problems:?}") };
             assert_eq!(problem.consequence, Consequence::RefusesCreates, "{wrong}");
             assert!(problem.text.starts_with("f:2:8: plugin.a.from: "), "{wrong}");
@@ -472,8 +466,7 @@ mod tests {
 
     #[test]
     fn a_mistyped_instance_key_rejects_the_whole_file() {
-        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", "[instance.nri-crun]\npth = \"/x\"\n", &mut problems);
+        let (_, problems) = Config::read("[instance.nri-crun]\npth = \"/x\"\n");
         let text = &problems[0].text;
         assert!(text.starts_with("f:2:1: unknown key instance.nri-crun.pth"), "{text}");
         assert_eq!(problems[0].consequence, Consequence::UsesNoFile);
@@ -481,8 +474,7 @@ mod tests {
 
     /// The result of one line in `[nri.default_validator]`, and its mistakes.
     fn validator(line: &str) -> (DefaultValidator, Vec<String>) {
-        let (mut config, mut problems) = (Config::default(), Vec::<Problem>::new());
-        apply(&mut config, "f", &format!("[nri.default_validator]\n{line}\n"), &mut problems);
+        let (mut config, problems) = Config::read(&format!("[nri.default_validator]\n{line}\n"));
         let validator = std::mem::take(&mut config.default_validator);
         assert_eq!(config, Config::default(), "{line} is about the validator only");
         (validator, problems.into_iter().map(|problem| problem.text).collect())

@@ -129,16 +129,9 @@ fn first<T: Clone>(
 mod tests {
     use super::*;
 
-    fn config(text: &str) -> Config {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
-        super::super::reader::apply(&mut config, "f", text, &mut problems);
-        assert_eq!(problems, []);
-        config
-    }
-
     #[test]
     fn the_section_that_sets_a_key_is_named() {
-        let config = config(
+        let config = Config::of_text(
             "[plugin.\"*\"]\nevict = \"deny\"\n[plugin.a]\nfrom = [\"exe:/a\"]\n\
              [plugin.10-a]\ndeny = [\"Env\"]\n",
         );
@@ -150,18 +143,16 @@ mod tests {
 
     #[test]
     fn patterns_of_annotations_are_read_and_a_mistake_is_named() {
-        let config = config("[plugin.a]\nruntime_annotations = [\"run.oci.*\"]\n");
+        let config = Config::of_text("[plugin.a]\nruntime_annotations = [\"run.oci.*\"]\n");
         assert_eq!(config.plugin("10", "a").runtime_annotations, ["run.oci.*"]);
         assert!(config.plugin("10", "b").runtime_annotations.is_empty());
-        let (mut config, mut problems) = (Config::default(), Vec::new());
-        let text = "[plugin.a]\nruntime_annotations = [\"run.oci.[\"]\n";
-        super::super::reader::apply(&mut config, "f", text, &mut problems);
+        let (_, problems) = Config::read("[plugin.a]\nruntime_annotations = [\"run.oci.[\"]\n");
         assert!(format!("{problems:?}").contains("run.oci.["), "{problems:?}");
     }
 
     #[test]
     fn each_key_comes_from_the_most_specific_section_that_has_it() {
-        let config = config(
+        let config = Config::of_text(
             "[plugin.\"*\"]\nstrikes = 1\ndeny = [\"OciHooks\"]\nevict = \"deny\"\n\
              request_timeout = \"1s\"\nsync_timeout = \"1m\"\nconcurrency = 2\nallow = [\"Env\"]\non_failure = \"refuse\"\n\
              [plugin.a]\nstrikes = 2\ndeny = [\"Mounts\"]\nallow = []\nrequired = true\n\
@@ -191,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_section_sets_the_wait_for_a_plugin() {
-        let config = config(
+        let config = Config::of_text(
             "[plugin.a]\nwait = \"3s\"\n[plugin.10-a]\nwait = \"5s\"\n\
              [plugin.\"*\"]\nwait = \"1s\"\n[plugin.b]\nrequired = true\n",
         );
@@ -204,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_wildcard_section_restricts_all_other_plugins() {
-        let config = config(
+        let config = Config::of_text(
             "[plugin.\"*\"]\nfrom = [\"exe:/opt/nri/plugins/*\"]\n\
              [plugin.a]\nfrom = [\"pod:kube-system/a-*\", \"exe:/usr/bin/a\"]\n[plugin.free]\nfrom = []\n",
         );
@@ -217,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_most_specific_section_decides_whether_displace_is_any() {
-        let config = config(
+        let config = Config::of_text(
             "[plugin.\"*\"]\ndisplace = \"any\"\n[plugin.a]\ndisplace = \"never\"\n\
              [plugin.10-a]\ndisplace = \"any\"\n",
         );
@@ -229,7 +220,8 @@ mod tests {
 
     #[test]
     fn only_plugins_that_are_named_are_required() {
-        let config = config("[plugin.a]\nrequired = true\n[plugin.\"*\"]\nrequired = false\n");
+        let config =
+            Config::of_text("[plugin.a]\nrequired = true\n[plugin.\"*\"]\nrequired = false\n");
         assert_eq!(config.required_plugins().collect::<Vec<_>>(), ["a"]);
     }
 }

@@ -173,13 +173,11 @@ pub(super) fn markdown() -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reader::apply;
     use super::super::settings::{Consequence, Problem};
     use super::*;
 
     fn read(text: &str) -> (Vec<PromiseSection>, Vec<String>) {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
-        apply(&mut config, "f", text, &mut problems);
+        let (config, problems) = Config::read(text);
         let is_refused = |problem: &Problem| problem.consequence == Consequence::RefusesCreates;
         assert!(problems.iter().all(is_refused), "{problems:?}");
         (config.promises, problems.into_iter().map(|problem| problem.text).collect())

@@ -302,13 +302,28 @@ fn written(value: &Value) -> String {
 }
 
 #[cfg(test)]
+impl Config {
+    /// Returns the configuration in the text of a file "f", and its mistakes.
+    pub(crate) fn read(text: &str) -> (Self, Vec<Problem>) {
+        let (mut config, mut problems) = (Self::default(), Vec::new());
+        apply(&mut config, "f", text, &mut problems);
+        (config, problems)
+    }
+
+    /// Returns the configuration in a text that has no mistake.
+    pub(crate) fn of_text(text: &str) -> Self {
+        let (config, problems) = Self::read(text);
+        assert_eq!(problems, [], "{text}");
+        config
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<Problem> {
-        let (mut config, mut problems) = (Config::default(), Vec::new());
-        apply(&mut config, "f", text, &mut problems);
-        problems
+        Config::read(text).1
     }
 
     #[test]

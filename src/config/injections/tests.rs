@@ -2,18 +2,11 @@
 //! Tests of written injections, and of mistakes in them.
 
 use super::*;
-use crate::config::reader::apply;
 use crate::config::settings::Problem;
-
-fn read(text: &str) -> (Config, Vec<Problem>) {
-    let (mut config, mut problems) = (Config::default(), Vec::new());
-    apply(&mut config, "f", text, &mut problems);
-    (config, problems)
-}
 
 /// The only mistake in a section with these lines after the header.
 fn mistake(lines: &str) -> Problem {
-    let (config, mut problems) = read(&format!("[[inject]]\n{lines}\n"));
+    let (config, mut problems) = Config::read(&format!("[[inject]]\n{lines}\n"));
     assert_eq!(config.injections, [], "{lines}");
     assert_eq!(problems.len(), 1, "{lines}: {problems:?}");
     problems.remove(0)
@@ -21,7 +14,7 @@ fn mistake(lines: &str) -> Problem {
 
 #[test]
 fn every_key_is_read_and_becomes_a_part_of_a_document() {
-    let (config, problems) = read(
+    let (config, problems) = Config::read(
         "[[inject]]\nname = \"all\"\nnamespaces = [\"a\"]\nlabels = { b = \"c\" }\n\
          engines = [\"docker\"]\nhandlers = [\"\"]\nimages = [\"*/x\"]\nindex = \"07\"\n\
          mode = \"audit\"\nwhen = \"always\"\non_failure = \"refuse\"\n\
@@ -138,7 +131,7 @@ fn labels_of_a_pod_may_select_harmless_injections() {
         "images = [\"x\"]\nnamespaces = [\"dev-*\"]\noom_score_adj = 1\n",
         "labels = [\"a=b\"]\nengines = [\"docker\"]\noom_score_adj = 1\n",
     ] {
-        let (config, problems) = read(&format!("[[inject]]\n{lines}"));
+        let (config, problems) = Config::read(&format!("[[inject]]\n{lines}"));
         assert_eq!((config.injections.len(), problems), (1, Vec::new()), "{lines}");
     }
 }
@@ -163,7 +156,7 @@ fn only_mistakes_in_refusing_sections_refuse_creates() {
         ("inject = [{ on_failure = \"refuse\" }]\n".to_owned(), RefusesCreates),
         ("[[rulez]]\n".to_owned(), RefusesCreates),
     ] {
-        let (config, problems) = read(&text);
+        let (config, problems) = Config::read(&text);
         let worst = problems.iter().map(|problem| problem.consequence).max();
         assert_eq!((worst, config.injections.len()), (Some(wanted), 0), "{text}");
         assert!(problems.iter().all(|problem| problem.text.starts_with("f:")), "{problems:?}");
@@ -172,7 +165,7 @@ fn only_mistakes_in_refusing_sections_refuse_creates() {
 
 #[test]
 fn section_names_are_unique_and_default_to_their_place() {
-    let (config, problems) = read(
+    let (config, problems) = Config::read(
         "[[inject]]\nname = \"a\"\nenv = { A = \"1\" }\n\
          [[inject]]\nenv = { A = \"2\" }\n\
          [[inject]]\nname = \"a\"\nenv = { A = \"3\" }\n",
@@ -191,7 +184,7 @@ fn only_an_injection_that_refuses_containers_protects() {
         ("on_failure = \"refuse\"\n", true),
         ("on_failure = \"refuse\"\nmode = \"audit\"\n", false),
     ] {
-        let (config, problems) = read(&section(more));
+        let (config, problems) = Config::read(&section(more));
         assert_eq!((problems, config.protections().is_empty()), (Vec::new(), !protects), "{more}");
     }
 }

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Mutates the merge and the document edits (`mutants.sh crates`, half an hour) or the rules (`mutants.sh rules`, hours),
+# Mutates the merge and the document edits (`mutants.sh crates`, half an hour) or the rules (`mutants.sh rules`, minutes),
 # one place at a time, and runs their tests: each mutant must fail a test, or be listed with a reason in
-# scripts/mutants.txt. MUTANTS=0/12 runs one of twelve shards. Builds in target/mutants, one copy of the sources for each processor, at most four.
+# scripts/mutants.txt. MUTANTS=0/12 runs one of twelve shards. Builds in target/mutants, for the crates one copy of the sources
+# for each processor, at most four; for the rules one copy with all mutants (scripts/mutants.py), because the package compiles for minutes.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0
@@ -29,8 +30,8 @@ names() { sed -E 's/^([^:]+):[0-9]+:[0-9]+: /\1: /' "$@"; }
 mkdir -p "$work"
 : >"$work/missed"
 caught=0
-# try NAME ARGUMENTS...: mutates one part and runs its unit tests, and the tests that the arguments add. A mutant whose
-# tests time out counts as caught.
+# try NAME ARGUMENTS...: mutates the packages that the arguments name, and runs their unit tests. A mutant whose tests
+# time out counts as caught.
 try() {
     part=$1
     shift
@@ -52,7 +53,14 @@ try() {
 case $1 in
 crates) try crates --package nri-adaptation --package oci-document ;;
 # The rules' golden cases and properties are in tests/pure.
-rules) try rules --package nri-runc --file 'src/rules/*.rs' --cargo-arg=--test --cargo-arg=pure ;;
+rules)
+    mkdir -p "$work/rules"
+    PATH="$tools/bin:$PATH" cargo mutants --package nri-runc --file 'src/rules/*.rs' ${MUTANTS:+--shard "$MUTANTS"} \
+        --list --json >"$work/rules/list.json"
+    env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=none python3 scripts/mutants.py "$work/rules/list.json" "$work/rules" rules:: pure
+    caught=$(wc -l <"$work/rules/caught.txt")
+    names "$work/rules/missed.txt" >>"$work/missed"
+    ;;
 esac
 missed=$(wc -l <"$work/missed")
 tried=$((caught + missed))

@@ -37,5 +37,6 @@ part kills env KILLS=all cargo test --locked --test node kills:: -- --skip errno
 part slow env SLOW=all cargo test --locked --test node slow::
 part plateau env PLATEAU=all cargo test --locked --test bundle plateau::
 part mutants sh scripts/mutants.sh crates
+part mutants-of-rules sh scripts/mutants.sh rules
 [ -z "$failed" ] || { echo "release-check: failed:$failed"; exit 1; }
 echo "release-check: all parts passed"

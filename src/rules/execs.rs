@@ -327,4 +327,48 @@ mod tests {
         assert!(judge(&rules, Some(&unrecorded), &process("sh")).refused.is_some());
         assert!(judge(&rules, Some(&pod("a")), &process("sh")).refused.is_none());
     }
+
+    #[test]
+    fn rows_end_with_the_first_rule_for_every_process_of_the_pod() {
+        let rules = [
+            section(&[("name", "other pod"), ("namespaces", "b")]),
+            section(&[("name", "terminals"), ("terminal", "true"), ("allow", "")]),
+            section(&[("name", "users"), ("users", "0 7"), ("audit", "")]),
+            section(&[("name", "commands"), ("commands", "sh")]),
+            section(&[("name", "this pod"), ("namespaces", "a")]),
+            section(&[("name", "later")]),
+        ];
+        let row = |rule: &str, matches, why: &str, decides| ExecRuleRow {
+            rule: rule.to_owned(),
+            matches,
+            why: why.to_owned(),
+            decides,
+            ..ExecRuleRow::default()
+        };
+        let all = "it matches every pod";
+        let wanted = [
+            row("other pod", Fit::No, "namespaces does not have \"a\"", false),
+            ExecRuleRow {
+                allow: true,
+                terminal: Some(true),
+                ..row("terminals", Fit::Yes, all, true)
+            },
+            ExecRuleRow {
+                mode: RuleMode::Audit,
+                users: vec!["0".to_owned(), "7".to_owned()],
+                ..row("users", Fit::Yes, all, true)
+            },
+            ExecRuleRow { commands: vec!["sh".to_owned()], ..row("commands", Fit::Yes, all, true) },
+            row("this pod", Fit::Yes, "namespaces: \"a\"", true),
+            row("later", Fit::Yes, all, false),
+        ];
+        assert_eq!(exec_rows(&rules, &pod("a")), wanted);
+        // A rule that may match decides nothing for certain, so the later ones are tried.
+        let doubtful = RuledPod { is_doubtful: true, ..pod("a") };
+        let rows = exec_rows(&rules, &doubtful);
+        assert!(rows.iter().all(|row| row.decides), "{rows:?}");
+        assert_eq!(rows[0].why, "namespaces: \"a (not proven)\"");
+        let refusal = "the exec rule \"a b\" does not permit this process";
+        assert_eq!(exec_refusal("a\nb"), refusal);
+    }
 }

@@ -212,11 +212,12 @@ impl Rules {
     }
 
     /// Returns the plugins that rules name without a wildcard.
-    fn named_plugins(&self) -> impl Iterator<Item = &str> {
+    fn named_plugins(&self) -> Vec<&str> {
         let names = self.rules.iter().flat_map(|rule| &rule.section.plugins);
-        names.map(String::as_str).filter(|name| {
+        let is_name = |name: &&str| {
             !name.contains(['*', '?', '[', '\\', '!']) && !name.starts_with(INJECTIONS)
-        })
+        };
+        names.map(String::as_str).filter(is_name).collect()
     }
 }
 
@@ -245,5 +246,104 @@ fn one(name: &str) -> FieldSet {
         EVERY_FIELD => FieldSet::ALL,
         EVICTION => FieldSet::EVICTION,
         name => NriField::from_name(name).map_or(FieldSet::NONE, FieldSet::of),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PodSelectors;
+
+    fn pod(namespace: &str) -> RuledPod {
+        RuledPod { namespace: namespace.to_owned(), ..RuledPod::default() }
+    }
+
+    fn doubtful(namespace: &str) -> RuledPod {
+        RuledPod { is_doubtful: true, ..pod(namespace) }
+    }
+
+    #[test]
+    fn a_pod_is_in_listed_namespaces_only_if_its_own_is_proven() {
+        let list = ["kube-*".to_owned(), "b".to_owned()];
+        for (pod, is_in) in [
+            (pod("kube-system"), true),
+            (pod("b"), true),
+            (pod("c"), false),
+            (doubtful("b"), false),
+            (doubtful("c"), false),
+        ] {
+            assert_eq!(pod.is_in(&list), is_in, "{pod:?}");
+        }
+        assert!(!pod("b").is_in(&[]));
+    }
+
+    #[test]
+    fn rules_see_the_namespace_labels_and_handler_of_a_pod() {
+        let seen = api::PodSandbox {
+            namespace: "a".to_owned(),
+            labels: [("k".to_owned(), "v".to_owned())].into(),
+            runtime_handler: "kata".to_owned(),
+            ..Default::default()
+        };
+        let wanted = RuledPod {
+            labels: [("k".to_owned(), "v".to_owned())].into(),
+            engine: "docker".to_owned(),
+            handler: "kata".to_owned(),
+            ..doubtful("a")
+        };
+        assert_eq!(RuledPod::of(&seen, "docker", true), wanted);
+    }
+
+    #[test]
+    fn a_container_without_a_known_pod_is_not_ruled() {
+        let rules = Rules::of(&Config::of_text("[[rule]]\ndeny = [\"Env\"]\n"));
+        let subject = pod("a");
+        let named = ["c1", "c2"].into_iter();
+        let rights = rules.rights(&Rights::default(), "10-a", Some(("c1", &subject)), named, &());
+        assert_eq!(rights.ruled.keys().collect::<Vec<_>>(), ["c1"]);
+    }
+
+    #[test]
+    fn a_users_daemon_permits_no_field_that_needs_root() {
+        let node = Config::default();
+        assert!(Rules::of(&node).is_empty());
+        assert_eq!(Rules::of(&node).decide("10-a", &pod("a")), RuleDecision::default());
+        let user = Config { node_run_dir: Some("/run/nri-runc".into()), ..Config::default() };
+        let rules = Rules::of(&user);
+        assert!(!rules.is_empty());
+        let decision = rules.decide("10-a", &pod("a"));
+        let [ruling] = &decision.rulings[..] else { panic!("{decision:?}") };
+        assert!(!ruling.permits.has(FieldSet::of(NriField::RdtClass)));
+        assert!(ruling.permits.has(FieldSet::of(NriField::Env)));
+        assert!(!ruling.is_audit && !ruling.hides);
+    }
+
+    #[test]
+    fn a_pod_is_hidden_by_an_enforced_rule_that_certainly_matches() {
+        let hides = |text: &str, pod: &RuledPod| {
+            let rules = Rules::of(&Config::of_text(text));
+            assert_eq!(rules.hides_anything(), text.contains("hide"), "{text}");
+            rules.hidden_by("10-a", pod).map(|ruling| ruling.rule.clone())
+        };
+        let hide = "[[rule]]\nname = \"b\"\nnamespaces = [\"b\"]\nhide = true\n";
+        assert_eq!(hides(hide, &pod("b")), Some("b".to_owned()));
+        assert_eq!(hides(hide, &pod("a")), None);
+        assert_eq!(hides(hide, &doubtful("b")), None);
+        assert_eq!(hides(&format!("{hide}mode = \"audit\"\n"), &pod("b")), None);
+        assert_eq!(hides("[[rule]]\ndeny = [\"*\"]\n", &pod("b")), None);
+    }
+
+    #[test]
+    fn a_star_beside_an_exclusion_needs_a_proven_namespace() {
+        let pods = |namespaces: &[&str]| PodSelectors {
+            namespaces: namespaces.iter().copied().map(str::to_owned).collect(),
+            ..PodSelectors::default()
+        };
+        for (list, fit) in
+            [(&["*"][..], Fit::Yes), (&["*", "!b"], Fit::Maybe), (&["a"], Fit::Maybe)]
+        {
+            assert_eq!(fit_pod(&pods(list), &doubtful("a")).0, fit, "{list:?}");
+            assert_eq!(fit_pod(&pods(list), &pod("a")).0, Fit::Yes, "{list:?}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! apply, and is treated as if it did. A source that an engine does not have names no devices.
 //! Pure: no file, no clock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use nri_adaptation::keys;
 
@@ -14,7 +14,7 @@ use super::RuledPod;
 use super::execs::has;
 use super::matching::{Fit, Reason, fit_pod};
 use crate::answers::PromiseFit;
-use crate::config::{PromiseSection, RuleMode};
+use crate::config::PromiseSection;
 use crate::engine::{Allocated, Allocations};
 use crate::glob;
 use crate::plugin::api;
@@ -61,7 +61,8 @@ impl<'s> PromiseFacts<'s> {
                 Err(why) => (self.paths(), Some(why)),
             },
             "annotations" => {
-                let pairs = self.annotations().map(|(key, value)| format!("{key}={value}"));
+                let pairs =
+                    self.annotations().into_iter().map(|(key, value)| format!("{key}={value}"));
                 (pairs.collect(), self.unread)
             }
             _ => {
@@ -87,16 +88,16 @@ impl<'s> PromiseFacts<'s> {
         (all.into_iter().cloned().collect(), None)
     }
 
-    fn annotations(&self) -> impl Iterator<Item = (&'s String, &'s String)> + use<'s> {
-        let of = |annotations: &'s HashMap<String, String>| annotations.iter();
-        let own = self.container.map(|container| of(&container.annotations));
-        of(&self.pod.annotations).chain(own.into_iter().flatten())
+    fn annotations(&self) -> Vec<(&'s String, &'s String)> {
+        let own = self.container.map(|container| &container.annotations);
+        self.pod.annotations.iter().chain(own.into_iter().flatten()).collect()
     }
 
     fn cdi(&self) -> Vec<String> {
         let devices = self.container.map(|container| container.CDI_devices.as_slice());
         let named = devices.unwrap_or_default().iter().map(|device| device.name.clone());
-        let annotated = self.annotations().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS));
+        let annotated =
+            self.annotations().into_iter().filter(|(key, _)| key.starts_with(CDI_ANNOTATIONS));
         let annotated = annotated.flat_map(|(_, names)| names.split(','));
         named.chain(annotated.map(|name| name.trim().to_owned())).collect()
     }
@@ -186,7 +187,7 @@ pub(crate) fn promise_rows(
             plugin: section.plugin.clone(),
             matches: fit,
             why: reason.to_string(),
-            mode: RuleMode::of(section.refuses()),
+            mode: section.mode,
         }
     });
     rows.collect()
@@ -194,7 +195,10 @@ pub(crate) fn promise_rows(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use crate::config::RuleMode;
     use crate::engine::PodAllocations;
     use proptest::prelude::*;
     use serde_json::json;
@@ -410,6 +414,27 @@ mod tests {
         let container = api::Container { linux: Some(linux).into(), ..Default::default() };
         assert_eq!(device_numbers(&container), [(false, 1, 3), (true, 8, 3), (false, 9, 3)].into());
         assert_eq!(device_numbers(&api::Container::default()), [].into());
+    }
+
+    #[test]
+    fn each_promise_has_a_row_with_its_reason() {
+        let claims = PromiseSection { name: "net".to_owned(), ..section("claims", "dra.net") };
+        let images = PromiseSection { mode: RuleMode::Audit, ..section("images", "b") };
+        let row = |promise: &str, matches, why: &str, mode| PromiseFit {
+            promise: promise.to_owned(),
+            plugin: "a".to_owned(),
+            matches,
+            why: why.to_owned(),
+            mode,
+        };
+        let subject = whole();
+        assert_eq!(
+            promise_rows(&[claims, images], &subject.facts(Some(&subject.container))),
+            [
+                row("net", Fit::Yes, "claims: \"dra.net\"", RuleMode::Enforce),
+                row("", Fit::No, "it has nothing that matches images (\"b\")", RuleMode::Audit),
+            ]
+        );
     }
 
     fn word() -> impl Strategy<Value = String> {

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use crate::daemon::pods::life;
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::{command, state_dir};
 use crate::daemon::shared::Daemon;
 use crate::state::{Container, ContainerKey, Lifecycle};
 
@@ -16,14 +16,15 @@ pub(crate) async fn stop_with_sandbox(daemon: &Rc<Daemon>, sandbox: &Container) 
     stop_with(daemon, &sandbox.pod, &sandbox.key, Some(sandbox.incarnation)).await;
 }
 
-/// Like [`stop_with_sandbox`], with this incarnation of the infrastructure container, or with one that was removed.
+/// Like [`stop_with_sandbox`]. `incarnation`: the infrastructure container's; `None` if its record is gone.
 async fn stop_with(daemon: &Rc<Daemon>, id: &str, key: &ContainerKey, incarnation: Option<u64>) {
     // Meanwhile it may have been removed, after which the pod still stops. Another one in its place, or a pod that was
     // recorded anew without one, is not to be stopped.
     let is_same = || {
-        let is_its =
+        let is_pods_sandbox =
             daemon.records.read().pod(id).is_some_and(|pod| pod.sandbox.as_ref() == Some(key));
-        is_its && daemon.container(key).is_none_or(|now| Some(now.incarnation) == incarnation)
+        is_pods_sandbox
+            && daemon.container(key).is_none_or(|now| Some(now.incarnation) == incarnation)
     };
     stop_after(daemon, id, |container| !container.is_sandbox, is_same).await;
     // A pod whose creation failed is no longer on record, so no other step drops its lane.
@@ -73,7 +74,8 @@ pub(crate) fn stop_if_ended(daemon: &Rc<Daemon>, container: &Container) {
     let sandbox = daemon.container(&key);
     let is_over = match &sandbox {
         Some(sandbox) => has_ended(sandbox.state),
-        // A record can be lost, too: then the runtime still has the container.
+        // A record can be lost, too: then the runtime still has the container, if its files are known.
+        None if command::has_unknown_files(container) => false,
         None => matches!(state_dir::exists(&daemon.host, &key), Ok(false)),
     };
     if is_over {

@@ -3,7 +3,7 @@
 # Mutates the merge and the document edits (`mutants.sh crates`, half an hour) or the rules (`mutants.sh rules`, minutes),
 # one place at a time, and runs their tests: each mutant must fail a test, or be listed with a reason in
 # scripts/mutants.txt. MUTANTS=0/12 runs one of twelve shards. Builds in target/mutants, for the crates one copy of the sources
-# for each processor, at most four; for the rules one copy with all mutants (scripts/mutants.py), because the package compiles for minutes.
+# for each processor, at most four; for the rules one copy with all mutants (scripts/mutants.py), because compiling the package takes minutes.
 set -eu
 cd "$(dirname "$0")/.."
 version=27.1.0
@@ -55,6 +55,7 @@ crates) try crates --package nri-adaptation --package oci-document ;;
 # The rules' golden cases and properties are in tests/pure.
 rules)
     mkdir -p "$work/rules"
+    find "$work/rules" -mindepth 1 -maxdepth 1 ! -name target -exec rm -rf {} +
     PATH="$tools/bin:$PATH" cargo mutants --package nri-runc --file 'src/rules/*.rs' ${MUTANTS:+--shard "$MUTANTS"} \
         --list --json >"$work/rules/list.json"
     env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=none python3 scripts/mutants.py "$work/rules/list.json" "$work/rules" rules:: pure

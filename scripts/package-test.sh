@@ -227,6 +227,7 @@ archive_part() {
 
 # Runs the other architecture's program in an emulator: pass-through, adjust and replay.
 arm() {
+    ls "$dist"/nri-runc-*-aarch64.tar.gz >/dev/null 2>&1 || fail "no aarch64 archive in $dist (make package)"
     mkdir -p /tmp/arm
     tar -xzf "$dist"/nri-runc-*-aarch64.tar.gz -C /tmp/arm --strip-components 1
     program="qemu-aarch64 /tmp/arm/nri-runc"

@@ -303,14 +303,15 @@ fn written(value: &Value) -> String {
 
 #[cfg(test)]
 impl Config {
-    /// Returns the configuration in the text of a file "f", and its mistakes.
+    /// Reads a text as the file `f`; returns the configuration and its mistakes.
     pub(crate) fn read(text: &str) -> (Self, Vec<Problem>) {
         let (mut config, mut problems) = (Self::default(), Vec::new());
         apply(&mut config, "f", text, &mut problems);
         (config, problems)
     }
 
-    /// Returns the configuration in a text that has no mistake.
+    /// Reads a text that has no mistake.
+    #[track_caller]
     pub(crate) fn of_text(text: &str) -> Self {
         let (config, problems) = Self::read(text);
         assert_eq!(problems, [], "{text}");

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_end_with_the_first_rule_for_every_process_of_the_pod() {
+    fn rules_after_one_for_every_process_of_a_pod_are_not_tried() {
         let rules = [
             section(&[("name", "other pod"), ("namespaces", "b")]),
             section(&[("name", "terminals"), ("terminal", "true"), ("allow", "")]),

@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// The rules, in the order in which they are tried: three for particular plugins, and one for all.
+    /// Two rules for all plugins, two for some, and sections of plugins.
     const TEXT: &str = r#"
 [[rule]]
 name = "tests"

@@ -37,7 +37,7 @@ impl UserHost {
         Self::of_program(node, &program)
     }
 
-    /// Like [`Self::new`], with `program` as the user's daemon; the program is shared already.
+    /// Like [`Self::new`], with `program` as the user's daemon; the caller has called `share_program`.
     fn of_program(node: TestHost, program: &Path) -> Option<Self> {
         for folder in ["user/run", "user/config/nri-runc", "root"] {
             std::fs::create_dir_all(node.path(folder)).unwrap();

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead, BufReader, Seek, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -222,11 +223,13 @@ impl TestHost {
         self.call_by(&[], words, stdin)
     }
 
-    /// Puts the program into this host's folder, where users without privileges reach it; `call_by` calls it there.
+    /// Puts the program into this host's folder, so that other users can execute it; `call_by` then calls it there.
     pub fn share_program(&self) -> PathBuf {
         let (program, shared) = (crate::program::nri_runc(), self.path(SHARED_PROGRAM));
-        if std::fs::hard_link(program, &shared).is_err() {
-            crate::program::copy(program, &shared); // They are on different file systems.
+        // A link has the file's mode, and is not possible on another file system.
+        let is_for_all = std::fs::metadata(program).unwrap().permissions().mode() & 0o5 == 0o5;
+        if !is_for_all || std::fs::hard_link(program, &shared).is_err() {
+            crate::program::copy(program, &shared);
         }
         shared
     }
@@ -247,7 +250,10 @@ impl TestHost {
             let shared = self.path(SHARED_PROGRAM);
             let is_shared = shared.exists();
             let is_by_user = tracer.iter().any(|word| word == "--reuid");
-            assert!(is_shared || !is_by_user, "a user may not reach the program: share_program");
+            assert!(
+                is_shared || !is_by_user,
+                "a user may not reach the program that was built: share_program"
+            );
             let program = if is_shared { &shared } else { crate::program::nri_runc() };
             command.args(more).arg(program);
         }

@@ -23,7 +23,7 @@ const SCHEMAS: [(&str, &[&str]); 21] = [
     ("pods", &[".labels."]),
     ("explain", &[".before", ".after", ".owners."]),
     ("drift", &[]),
-    ("check", &[".warning-"]),
+    ("check", &[".warning-", ".engines-"]),
     ("audit-line", &[".from", ".to", "-"]),
     ("event", &[".labels.", ".exit_code-", ".lost-"]),
     ("adjust", &[".adjust.", ".adjust+", ".owners."]),

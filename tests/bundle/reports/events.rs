@@ -77,12 +77,10 @@ fn a_containers_events_are_streamed_exactly_once() {
         "pod_removed c1",
     ];
     assert_eq!(lines_of(&life), wanted);
-    assert_eq!(
-        life[4].get("exit_code"),
-        Some(&Value::Null),
-        "no engine has written it: {}",
-        life[4]
-    );
+    // No engine has written it, and a `delete` may come before the kernel's report.
+    let codes = [Value::Null, json!(137)];
+    let code = life[4].get("exit_code");
+    assert!(code.is_some_and(|code| codes.contains(code)), "{}", life[4]);
     let rest = events(&host, &["--since", life[5]["cursor"].as_str().unwrap()]);
     assert_eq!(rest, life[6..]);
     // A refused container has neither a created nor a removed event.

@@ -18,6 +18,7 @@ pub(crate) async fn notify_once(daemon: &Rc<Daemon>, key: &ContainerKey) {
     let Some(record) = daemon.container(key) else { return };
     // Marked before plugins are notified, so that a concurrent task does not notify them again.
     if state::mark_stopped(daemon, key).await {
+        let _report = daemon.lanes.begin_report(key);
         own_process::forget(&daemon.records, &record);
         daemon.process.release_monitor();
         log_failure("notifying plugins of an exit", daemon.host.point(Point::DaemonStopped));

@@ -52,15 +52,19 @@ pub(super) async fn stop_after(
             daemon.lanes.release(&key, lane);
         }
         let lane = daemon.pod_lane(id);
-        let _turn = lane.turn.lock().await;
+        let turn = lane.turn.lock().await;
         let members = members();
         if !is_due() || !members.iter().all(|(_, state)| has_ended(*state)) {
             return;
         }
-        // A member may have ended while this task waited for the pod's turn: its StopContainer is then being sent.
-        if members.iter().all(|(key, _)| !daemon.lanes.is_held(key)) {
+        // A member may have ended while this task waited for the pod's turn: its StopContainer is then being sent. That
+        // its lane is held would not prove it: another task that waits here may hold it.
+        let report_ended = daemon.lanes.report_ended.notified();
+        if members.iter().all(|(key, _)| !daemon.lanes.is_reported_now(key)) {
             return life::stop(daemon, id).await;
         }
+        drop(turn);
+        report_ended.await;
     }
 }
 
@@ -144,8 +148,7 @@ mod tests {
                 })
             };
             a_while().await; // It found the member's lane free, and waits for the pod's turn.
-            let member = daemon.lane(key);
-            let reporting = member.turn.lock().await;
+            let reporting = daemon.lanes.begin_report(key);
             daemon.change(key, |record| record.state = Lifecycle::Stopped);
             drop(of_pod);
             a_while().await;
@@ -182,6 +185,35 @@ mod tests {
             assert_eq!(state, Some(PodState::Stopped));
         };
         tokio::task::LocalSet::new().run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn several_stops_of_a_pod_that_wait_for_a_member_end() {
+        let temp = tempfile::tempdir().unwrap();
+        let (daemon, keys) = daemon(temp.path(), &["p", "c"]);
+        let story = async {
+            for key in &keys {
+                daemon.change(key, |record| record.state = Lifecycle::Stopped);
+            }
+            let lane = daemon.lane(&keys[1]);
+            let of_verb = lane.turn.lock().await;
+            let sandbox = daemon.container(&keys[0]).unwrap();
+            let stop = || {
+                let (daemon, sandbox) = (Rc::clone(&daemon), Rc::clone(&sandbox));
+                tokio::task::spawn_local(async move { stop_with_sandbox(&daemon, &sandbox).await })
+            };
+            let stops = [stop(), stop(), stop()];
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            drop(of_verb);
+            for stop in stops {
+                stop.await.unwrap();
+            }
+            let state = daemon.records.read().pod("p").map(|pod| pod.state);
+            assert_eq!(state, Some(PodState::Stopped));
+        };
+        let tasks = tokio::task::LocalSet::new();
+        let ended = tasks.run_until(story);
+        tokio::time::timeout(std::time::Duration::from_secs(20), ended).await.expect("it ends");
     }
 
     #[tokio::test]

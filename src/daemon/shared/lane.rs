@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
 use serde_json::{Map, Value};
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::task::JoinHandle;
 
 use crate::argv::Verb;
@@ -161,6 +161,26 @@ pub(crate) struct Lanes {
     all: RefCell<HashMap<ContainerKey, Rc<Lane>>>,
     /// Allows one create at a time in each bundle.
     pub(crate) bundles: Bundles,
+    /// The containers of whose exit plugins are being notified.
+    reported_now: RefCell<Vec<ContainerKey>>,
+    /// Wakes all waiting tasks when a report has ended.
+    pub(crate) report_ended: Notify,
+}
+
+/// A report of a container's exit that is being sent.
+pub(crate) struct ExitReport<'l> {
+    lanes: &'l Lanes,
+    key: ContainerKey,
+}
+
+impl Drop for ExitReport<'_> {
+    fn drop(&mut self) {
+        let mut reported = self.lanes.reported_now.borrow_mut();
+        if let Some(at) = reported.iter().position(|key| *key == self.key) {
+            reported.swap_remove(at);
+        }
+        self.lanes.report_ended.notify_waiters();
+    }
 }
 
 impl Lanes {
@@ -193,9 +213,15 @@ impl Lanes {
         self.drop_idle(store, &pod_key(id), id);
     }
 
-    /// Whether the lane of a container is held.
-    pub(crate) fn is_held(&self, key: &ContainerKey) -> bool {
-        self.all.borrow().get(key).is_some_and(|lane| lane.turn.try_lock().is_err())
+    /// Marks that plugins are being notified of a container's exit, until the value is dropped.
+    pub(crate) fn begin_report(&self, key: &ContainerKey) -> ExitReport<'_> {
+        self.reported_now.borrow_mut().push(key.clone());
+        ExitReport { lanes: self, key: key.clone() }
+    }
+
+    /// Whether plugins are being notified of a container's exit.
+    pub(crate) fn is_reported_now(&self, key: &ContainerKey) -> bool {
+        self.reported_now.borrow().contains(key)
     }
 
     /// Drops the lane of a living container if no work is in progress: thousands of idle containers

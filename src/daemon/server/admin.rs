@@ -18,7 +18,6 @@ use crate::answers::{
     AdminRequest, AuditCounts, ContainerRow, DriftAnswer, MetricsText, Noted, OutdatedPlugin,
     PodRow, PromiseRow, RefusedRecords, RequiredPlugin, Status, Stopping, TopAnswer,
 };
-use crate::config::RuleMode;
 use crate::daemon::process::requests::{ReexecRequest, ReloadRequest};
 use crate::daemon::process::started_with::StartedWith;
 use crate::daemon::recovery::{enabled, lost, node_scope};
@@ -270,7 +269,7 @@ fn promises(daemon: &Daemon) -> Vec<PromiseRow> {
     let rows = config.promises.iter().map(|section| PromiseRow {
         promise: section.name.clone(),
         plugin: section.plugin.clone(),
-        mode: RuleMode::of(section.refuses()),
+        mode: section.mode,
         connected: is_there(&section.plugin),
     });
     rows.collect()

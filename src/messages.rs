@@ -34,6 +34,13 @@ pub struct Message {
     pub is_retired: bool,
 }
 
+impl Message {
+    /// The longest text between two `…`: a line without it does not contain the message.
+    fn longest_part(&self) -> &'static str {
+        self.text.split('…').max_by_key(|part| part.len()).unwrap_or_default()
+    }
+}
+
 struct Found {
     message: Message,
     /// The part of the line from the message's first fixed text to its last one.
@@ -42,12 +49,13 @@ struct Found {
     own: usize,
 }
 
-/// The rows, read once: each line of the log is looked up.
-static ROWS: LazyLock<Vec<Message>> = LazyLock::new(|| read_table().collect());
+/// The rows with their longest parts, read once: each line of the log is looked up.
+static ROWS: LazyLock<Vec<(Message, &str)>> =
+    LazyLock::new(|| read_table().map(|row| (row, row.longest_part())).collect());
 
 /// Returns the rows of the table.
 pub fn table() -> impl Iterator<Item = Message> {
-    ROWS.iter().copied()
+    ROWS.iter().map(|(message, _)| *message)
 }
 
 fn read_table() -> impl Iterator<Item = Message> {
@@ -56,6 +64,30 @@ fn read_table() -> impl Iterator<Item = Message> {
         let (wraps, is_retired) = (code.ends_with(WRAPS), code.ends_with(RETIRED));
         Some(Message { code: code.trim_end_matches([WRAPS, RETIRED]), text, wraps, is_retired })
     })
+}
+
+/// The pairs of neighbouring bytes of a line, one bit for each hash of a pair. A text with another
+/// pair is not in the line; that excludes nearly all messages for a tenth of the searches' time.
+struct Pairs([u64; 64]);
+
+impl Pairs {
+    fn of(line: &str) -> Self {
+        let mut pairs = Self([0; 64]);
+        for pair in line.as_bytes().windows(2) {
+            let (word, bit) = Self::place(pair);
+            pairs.0[word] |= bit;
+        }
+        pairs
+    }
+
+    fn place(pair: &[u8]) -> (usize, u64) {
+        let hash = pair.iter().fold(0, |hash, byte| (hash << 5) ^ usize::from(*byte));
+        ((hash / 64) % 64, 1 << (hash % 64))
+    }
+
+    fn may_contain(&self, text: &str) -> bool {
+        text.as_bytes().windows(2).map(Self::place).all(|(word, bit)| self.0[word] & bit != 0)
+    }
 }
 
 /// Adds the code of the message in this line, unless the line has one or contains no known message.
@@ -76,8 +108,9 @@ pub fn code_of(line: &str) -> Option<&'static str> {
     let inner = line.match_indices(": ").map(|(at, colon)| at + colon.len());
     let starts: Vec<usize> =
         std::iter::once(0).chain(inner).take(limits::PARTS_WITH_CODE).collect();
-    let known = table().filter(|message| !message.is_retired);
-    let found: Vec<Found> = known.filter_map(|message| find(message, line, &starts)).collect();
+    let pairs = Pairs::of(line);
+    let known = ROWS.iter().filter(|(row, part)| !row.is_retired && pairs.may_contain(part));
+    let found: Vec<Found> = known.filter_map(|(row, _)| find(*row, line, &starts)).collect();
     let found: Vec<&Found> = found.iter().filter(|one| !is_refined(one, &found)).collect();
     // A message that ends with `…`, unless it wraps another, ends with a text of a plugin or
     // another program, which may look like one of nri-runc's messages.

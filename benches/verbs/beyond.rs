@@ -37,6 +37,16 @@ pub(crate) fn measure(place: &mut Place) -> Vec<Ratio> {
         let _reader = Reader::start(place);
         place.create(names, what)
     }));
+    let what = "`create`, one plugin, metrics served and an audit log written, wall time";
+    let names = ["create_observed", "create_observed_cpu"];
+    let path = place.path("").display().to_string();
+    let observed = format!(
+        "[metrics]\nlisten = \"unix:{path}metrics.sock\"\n[audit]\ntarget = \"file\"\npath = \"{path}audit.log\"\n"
+    );
+    ratios.extend(with(place, &observed, |place| {
+        let _one = one(place);
+        place.create(names, what)
+    }));
     let what = "`create`, an injection, drift looked for every 5 s, wall time";
     let names = ["create_drift", "create_drift_cpu"];
     ratios.extend(with(place, WATCHED, |place| place.create(names, what)));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::memory::Memory;
-use super::{Place, beyond, ceiling, chain, known};
+use super::{Place, beyond, ceiling, chain, cri, known};
 
 /// Pairs of creations at each point.
 const PAIRS: usize = 30;
@@ -88,10 +88,17 @@ pub(crate) fn measure(
     }
     measured("document", &|| document(&place(), "document"));
     measured("annotations", &|| document(&place(), "annotations"));
+    measured("labels", &|| document(&place(), "labels"));
     measured("rules", &|| rules(&mut place()));
     let mut all = Vec::new();
+    if wants("engine") {
+        match engine(binary, tools) {
+            Ok(of_engine) => all.extend(of_engine),
+            Err(why) => println!("skipped: engine_plugins, engine_known: {why}"),
+        }
+    }
     if wants("known") {
-        all = many(binary, tools);
+        all.extend(many(binary, tools));
     }
     curves.extend(all);
     let has_cc = std::env::var_os("NRI_RUNC_FLOOR").is_some();
@@ -136,6 +143,27 @@ fn plugins(go: &Path) -> Curve {
     let slope = slope(&points, Point::ours) / slope(&points, Point::theirs);
     let limit = ("each further plugin, against the Go adaptation's", 0.6, slope);
     Curve { name: "plugins", unit: "us", points, limit }
+}
+
+/// A container on containerd, with nri-runc and with its own NRI: through more plugins, and beside more containers.
+fn engine(binary: &Path, tools: &Path) -> Result<[Curve; 2], String> {
+    let [through, beside] = cri::growth(binary, tools, &[1, 2, 4, 8, 16, 32], &[10, 100, 1_000])?
+        .map(|times| {
+            let point = |(x, rounds): (usize, Vec<[f64; 3]>)| {
+                let of = |side: usize| rounds.iter().map(|times| times[side]).collect();
+                Point { x, ours: of(0), theirs: of(1) }
+            };
+            times.into_iter().map(point).collect::<Vec<Point>>()
+        });
+    let added = slope(&through, Point::ours) / slope(&through, Point::theirs);
+    let limit = ("each further plugin, against containerd's own NRI", 0.6, added);
+    let plugins = Curve { name: "engine_plugins", unit: "ms", points: through, limit };
+    let times = |of: fn(&Point) -> f64| of(&beside[2]) / of(&beside[0]);
+    let per_ten = (times(Point::ours) / times(Point::theirs)).sqrt();
+    let limit =
+        ("a container beside ten times as many, against containerd's own NRI", 1.02, per_ten);
+    let known = Curve { name: "engine_known", unit: "ms", points: beside, limit };
+    Ok([plugins, known])
 }
 
 fn fields(go: &Path) -> Curve {
@@ -189,28 +217,44 @@ fn pairs(place: &Place) -> (Vec<f64>, Vec<f64>) {
     (ours, theirs)
 }
 
-/// Measures one plugin and a longer config.json: by one member that NRI does not know, or by annotations that each
-/// plugin receives.
+/// Measures one plugin and a longer config.json: by one member that NRI does not know, or by annotations or CRI-O's
+/// labels of a container, which each plugin receives.
 fn document(place: &Place, name: &'static str) -> Curve {
     let text = std::fs::read_to_string(place.path("bundle/config.json")).unwrap();
     let _one = beyond::one(place);
     let point = |x: usize| {
+        let one = |n: usize| (format!("example.org/{name}-{n}"), json!(format!("value {n}")));
+        let many: Value = Value::Object((0..x).map(one).collect());
         let mut document: Value = serde_json::from_str(&text).unwrap();
-        if name == "document" {
-            document["vendor"] = json!({"data": "x".repeat(x)});
-        } else {
-            let one =
-                |n: usize| (format!("example.org/annotation-{n}"), json!(format!("value {n}")));
-            document["annotations"] = Value::Object((0..x).map(one).collect());
+        match name {
+            "document" => document["vendor"] = json!({"data": "x".repeat(x)}),
+            "annotations" => document["annotations"] = many,
+            _ => {
+                document["annotations"] = json!({
+                    "io.container.manager": "cri-o",
+                    "io.kubernetes.cri-o.ContainerType": "container",
+                    "io.kubernetes.cri-o.SandboxID": "sandbox",
+                    "io.kubernetes.cri-o.Labels": many.to_string(),
+                });
+            }
         }
         place.write("bundle/config.json", &document.to_string());
         let (ours, theirs) = pairs(place);
         Point { x, ours, theirs }
     };
-    let (sizes, what, limit): (&[usize], _, _) = if name == "document" {
-        (&[10_000, 100_000, 1_000_000, 5_000_000], "added time of 5 MB, against runc's own", 4.0)
-    } else {
-        (&[1, 10, 100, 1_000], "added time of 1,000 annotations, against runc's whole create", 0.2)
+    let (sizes, what, limit): (&[usize], _, _) = match name {
+        "document" => {
+            let what = "added time of 5 MB, against runc's own";
+            (&[10_000, 100_000, 1_000_000, 5_000_000], what, 4.0)
+        }
+        "annotations" => {
+            let what = "added time of 1,000 annotations, against runc's whole create";
+            (&[1, 10, 100, 1_000], what, 0.2)
+        }
+        _ => {
+            let what = "added time of 1,000 labels, against runc's whole create";
+            (&[1, 10, 100, 1_000], what, 0.2)
+        }
     };
     let points: Vec<Point> = sizes.iter().map(|x| point(*x)).collect();
     let (first, last) = (&points[0], points.last().unwrap());

@@ -31,6 +31,7 @@ const BASELINE: &str = "containerd 2.4.2, own NRI";
 /// Containers on each side that are created before the measurement.
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 40;
+const GROWTH_ROUNDS: usize = 20;
 
 /// With all workers at once: the number of turns, and of each worker's containers in a turn. The
 /// first of these is not measured, because all workers begin together.
@@ -40,6 +41,44 @@ const THINKS: Duration = Duration::from_millis(50);
 
 /// The ratios, or the reason why there are none.
 pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String> {
+    with_sides(binary, tools, all)
+}
+
+/// How many plugins there are, or known containers, and the times on each side: nri-runc, containerd's
+/// own NRI, neither.
+pub(super) type Times = Vec<(usize, Vec<[f64; 3]>)>;
+
+/// Measures with each of these numbers of plugins, then with one plugin beside each of these numbers of
+/// running containers.
+pub(super) fn growth(
+    binary: &Path,
+    tools: &Path,
+    plugins: &[usize],
+    known: &[usize],
+) -> Result<[Times; 2], String> {
+    with_sides(binary, tools, async |mut sides| {
+        let [mut through, mut beside] = [const { Times::new() }; 2];
+        for count in plugins {
+            through.push((*count, in_turns(&mut sides, *count, GROWTH_ROUNDS).await));
+        }
+        let mut running = 0;
+        for count in known {
+            for side in &sides {
+                side.run_more(running..*count).await;
+            }
+            running = *count;
+            beside.push((*count, in_turns(&mut sides, 1, GROWTH_ROUNDS).await));
+        }
+        [through, beside]
+    })
+}
+
+/// Starts the three sides; the error is the reason why they cannot be started.
+fn with_sides<T>(
+    binary: &Path,
+    tools: &Path,
+    measured: impl AsyncFnOnce([Side; 3]) -> T,
+) -> Result<T, String> {
     let newer = tools.join("../newer");
     let (containerd, runc) = (newer.join("containerd-2.4.2"), newer.join("runc-1.5.2/runc"));
     if !containerd.join("containerd").exists() {
@@ -52,21 +91,24 @@ pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String>
         binary,
     };
     let temp = tempfile::Builder::new().prefix("nri-bench").tempdir_in(super::base()).unwrap();
+    let dir = temp.path();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    Ok(runtime.block_on(all(&programs, temp.path())))
+    Ok(runtime.block_on(async {
+        let sides = [
+            Side::ours(&programs, dir.join("ours")).await,
+            Side::theirs(&programs, dir.join("theirs")).await,
+            Side::bare(&programs, dir.join("bare")).await,
+        ];
+        measured(sides).await
+    }))
 }
 
-async fn all(programs: &Programs<'_>, dir: &Path) -> Vec<Ratio> {
-    let mut sides = [
-        Side::ours(programs, dir.join("ours")).await,
-        Side::theirs(programs, dir.join("theirs")).await,
-        Side::bare(programs, dir.join("bare")).await,
-    ];
+async fn all(mut sides: [Side; 3]) -> Vec<Ratio> {
     let mut ratios = Vec::new();
     let what = ["CRI create and start, one plugin", "the same without NRI or any plugin"];
-    ratios.extend(both([NAMES[0], NAMES[4]], what, &in_turns(&mut sides, 1).await));
+    ratios.extend(both([NAMES[0], NAMES[4]], what, &in_turns(&mut sides, 1, ROUNDS).await));
     let what = ["CRI create and start, ten plugins", "the same without NRI or any plugin"];
-    ratios.extend(both([NAMES[1], NAMES[5]], what, &in_turns(&mut sides, 10).await));
+    ratios.extend(both([NAMES[1], NAMES[5]], what, &in_turns(&mut sides, 10, ROUNDS).await));
     let [ours, theirs, _bare] = sides;
     let mut sides = [ours, theirs];
     let what = "the same by 8 workers, one plugin that takes 50 ms";
@@ -91,12 +133,12 @@ fn both(names: [&'static str; 2], what: [&'static str; 2], rounds: &[[f64; 3]]) 
 }
 
 /// One container after the other, on all sides in turns.
-async fn in_turns(sides: &mut [Side; 3], plugins: usize) -> Vec<[f64; 3]> {
+async fn in_turns(sides: &mut [Side; 3], plugins: usize, count: usize) -> Vec<[f64; 3]> {
     for side in sides.iter_mut() {
         side.connect_plugins(plugins, "policy", Duration::ZERO).await;
     }
     let mut rounds = Vec::new();
-    for round in 0..WARM_UP + ROUNDS {
+    for round in 0..WARM_UP + count {
         let mut times = [0.0; 3];
         for turn in 0..3 {
             let which = (round + turn) % 3;

@@ -2,6 +2,7 @@
 //! One of the sides: a containerd with pods for the containers, and plugins on the side's
 //! socket.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -130,14 +131,33 @@ impl Side {
         took
     }
 
-    async fn wait_for_container(&self, pod: usize) -> (String, f64) {
+    /// Creates and starts containers with these numbers, which stay; two at once.
+    pub(super) async fn run_more(&self, numbers: Range<usize>) {
+        let half = |odd: usize| {
+            let numbers = numbers.clone().filter(move |number| number % 2 == odd);
+            async move {
+                for number in numbers {
+                    let name = format!("known-{number}");
+                    self.run(number % WORKERS, &name).await;
+                }
+            }
+        };
+        tokio::join!(half(0), half(1));
+    }
+
+    async fn run(&self, pod: usize, name: &str) -> String {
         let (pod_id, pod_name) = &self.pods[pod];
         let mut client = self.client.clone();
         let pod = cri::pod(self.containerd.cgroup(), pod_name);
-        let container = cri::container("app", &["/bin/sleep", "1000"]);
-        let begun = Instant::now();
+        let container = cri::container(name, &["/bin/sleep", "1000"]);
         let id = cri::create(&mut client, pod_id, pod, container).await;
         cri::start(&mut client, &id).await.unwrap();
+        id
+    }
+
+    async fn wait_for_container(&self, pod: usize) -> (String, f64) {
+        let begun = Instant::now();
+        let id = self.run(pod, "app").await;
         (id, begun.elapsed().as_secs_f64() * 1e3)
     }
 

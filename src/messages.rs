@@ -66,8 +66,9 @@ fn read_table() -> impl Iterator<Item = Message> {
     })
 }
 
-/// The pairs of neighbouring bytes of a line, one bit for each hash of a pair. A text with another
-/// pair is not in the line; that excludes nearly all messages for a tenth of the searches' time.
+/// The pairs of adjacent bytes of a line, one bit for each hash of a pair. A text with a pair that the
+/// line lacks is not in the line. This rules out nearly all messages in a tenth of the time that
+/// searching the line for each of them takes.
 struct Pairs([u64; 64]);
 
 impl Pairs {

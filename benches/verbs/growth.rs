@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The growth of costs with quantities that others choose: plugins, fields, concurrent requests, known containers, the
-//! length of a document, annotations, rules. Each curve is measured beside its comparison, in turns, and its slope has
-//! a limit. `make bench-growth` draws them (`scripts/growth.py`).
+//! length of a document, annotations, labels, rules, and the plugins and containers of an engine. Each curve is measured
+//! beside its comparison, in turns, and its slope has a limit. `make bench-growth` draws them (`scripts/growth.py`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -149,7 +149,7 @@ fn plugins(go: &Path) -> Curve {
 fn engine(binary: &Path, tools: &Path) -> Result<[Curve; 2], String> {
     let [through, beside] = cri::growth(binary, tools, &[1, 2, 4, 8, 16, 32], &[10, 100, 1_000])?
         .map(|times| {
-            let point = |(x, rounds): (usize, Vec<[f64; 3]>)| {
+            let point = |(x, rounds): (usize, Vec<[f64; 2]>)| {
                 let of = |side: usize| rounds.iter().map(|times| times[side]).collect();
                 Point { x, ours: of(0), theirs: of(1) }
             };
@@ -224,17 +224,17 @@ fn document(place: &Place, name: &'static str) -> Curve {
     let _one = beyond::one(place);
     let point = |x: usize| {
         let one = |n: usize| (format!("example.org/{name}-{n}"), json!(format!("value {n}")));
-        let many: Value = Value::Object((0..x).map(one).collect());
+        let many = || Value::Object((0..x).map(one).collect());
         let mut document: Value = serde_json::from_str(&text).unwrap();
         match name {
             "document" => document["vendor"] = json!({"data": "x".repeat(x)}),
-            "annotations" => document["annotations"] = many,
+            "annotations" => document["annotations"] = many(),
             _ => {
                 document["annotations"] = json!({
                     "io.container.manager": "cri-o",
                     "io.kubernetes.cri-o.ContainerType": "container",
                     "io.kubernetes.cri-o.SandboxID": "sandbox",
-                    "io.kubernetes.cri-o.Labels": many.to_string(),
+                    "io.kubernetes.cri-o.Labels": many().to_string(),
                 });
             }
         }

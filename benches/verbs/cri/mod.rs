@@ -44,26 +44,29 @@ pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String>
     with_sides(binary, tools, all)
 }
 
-/// How many plugins there are, or known containers, and the times on each side: nri-runc, containerd's
-/// own NRI, neither.
-pub(super) type Times = Vec<(usize, Vec<[f64; 3]>)>;
+/// How many plugins or running containers there are, and the times with nri-runc and with containerd's
+/// own NRI.
+pub(super) type Times = Vec<(usize, Vec<[f64; 2]>)>;
 
 /// Measures with each of these numbers of plugins, then with one plugin beside each of these numbers of
-/// running containers.
+/// containers, which run on each side.
 pub(super) fn growth(
     binary: &Path,
     tools: &Path,
     plugins: &[usize],
     known: &[usize],
 ) -> Result<[Times; 2], String> {
-    with_sides(binary, tools, async |mut sides| {
+    with_sides(binary, tools, async |[ours, theirs, bare]| {
+        drop(bare);
+        let mut sides = [ours, theirs];
         let [mut through, mut beside] = [const { Times::new() }; 2];
         for count in plugins {
             through.push((*count, in_turns(&mut sides, *count, GROWTH_ROUNDS).await));
         }
         let mut running = 0;
         for count in known {
-            for side in &sides {
+            for side in &mut sides {
+                side.connect_plugins(1, "policy", Duration::ZERO).await;
                 side.run_more(running..*count).await;
             }
             running = *count;
@@ -133,15 +136,19 @@ fn both(names: [&'static str; 2], what: [&'static str; 2], rounds: &[[f64; 3]]) 
 }
 
 /// One container after the other, on all sides in turns.
-async fn in_turns(sides: &mut [Side; 3], plugins: usize, count: usize) -> Vec<[f64; 3]> {
+async fn in_turns<const N: usize>(
+    sides: &mut [Side; N],
+    plugins: usize,
+    count: usize,
+) -> Vec<[f64; N]> {
     for side in sides.iter_mut() {
         side.connect_plugins(plugins, "policy", Duration::ZERO).await;
     }
     let mut rounds = Vec::new();
     for round in 0..WARM_UP + count {
-        let mut times = [0.0; 3];
-        for turn in 0..3 {
-            let which = (round + turn) % 3;
+        let mut times = [0.0; N];
+        for turn in 0..N {
+            let which = (round + turn) % N;
             times[which] = sides[which].container(round % WORKERS).await;
         }
         rounds.push(times);

@@ -149,7 +149,7 @@ impl Side {
         let (pod_id, pod_name) = &self.pods[pod];
         let mut client = self.client.clone();
         let pod = cri::pod(self.containerd.cgroup(), pod_name);
-        let container = cri::container(name, &["/bin/sleep", "1000"]);
+        let container = cri::container(name, &["/bin/sleep", "100000"]);
         let id = cri::create(&mut client, pod_id, pod, container).await;
         cri::start(&mut client, &id).await.unwrap();
         id

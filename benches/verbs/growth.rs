@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The growth of costs with quantities that others choose: plugins, fields, concurrent requests, known containers, the
-//! length of a document, annotations, labels, rules, and the plugins and containers of an engine. Each curve is measured
-//! beside its comparison, in turns, and its slope has a limit. `make bench-growth` draws them (`scripts/growth.py`).
+//! length of a document, annotations, labels, rules, and the plugins and containers of an engine. Each curve is
+//! measured beside its comparison, in turns, and its slope has a limit. `make bench-growth` draws them
+//! (`scripts/growth.py`).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

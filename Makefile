@@ -55,7 +55,7 @@ PARTS ?=
 fresh:
 	@RELEASE='$(RELEASE)' PARTS='$(PARTS)' sh scripts/fresh.sh
 
-# The tests run a glibc build; what is installed is static, and must compile too, with its features alone.
+# The tests run a glibc build with features for tests; the installed program is static, and must compile without them.
 .PHONY: static
 static:
 ifeq ($(TARGET),)

@@ -243,19 +243,14 @@ fn document(place: &Place, name: &'static str) -> Curve {
         let (ours, theirs) = pairs(place);
         Point { x, ours, theirs }
     };
-    let (sizes, what, limit): (&[usize], _, _) = match name {
-        "document" => {
-            let what = "added time of 5 MB, against runc's own";
-            (&[10_000, 100_000, 1_000_000, 5_000_000], what, 4.0)
-        }
-        "annotations" => {
-            let what = "added time of 1,000 annotations, against runc's whole create";
-            (&[1, 10, 100, 1_000], what, 0.2)
-        }
-        _ => {
-            let what = "added time of 1,000 labels, against runc's whole create";
-            (&[1, 10, 100, 1_000], what, 0.2)
-        }
+    let what = match name {
+        "document" => "added time of 5 MB, against runc's own",
+        "annotations" => "added time of 1,000 annotations, against runc's whole create",
+        _ => "added time of 1,000 labels, against runc's whole create",
+    };
+    let (sizes, limit) = match name {
+        "document" => ([10_000, 100_000, 1_000_000, 5_000_000], 4.0),
+        _ => ([1, 10, 100, 1_000], 0.2),
     };
     let points: Vec<Point> = sizes.iter().map(|x| point(*x)).collect();
     let (first, last) = (&points[0], points.last().unwrap());

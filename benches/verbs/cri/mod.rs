@@ -41,7 +41,7 @@ const THINKS: Duration = Duration::from_millis(50);
 
 /// The ratios, or the reason why there are none.
 pub(super) fn measure(binary: &Path, tools: &Path) -> Result<Vec<Ratio>, String> {
-    with_sides(binary, tools, all)
+    with_programs(binary, tools, all)
 }
 
 /// How many plugins or running containers there are, and the times with nri-runc and with containerd's
@@ -56,17 +56,21 @@ pub(super) fn growth(
     plugins: &[usize],
     known: &[usize],
 ) -> Result<[Times; 2], String> {
-    with_sides(binary, tools, async |[ours, theirs, bare]| {
-        drop(bare);
-        let mut sides = [ours, theirs];
+    with_programs(binary, tools, async |programs, dir| {
+        let mut sides = [
+            Side::ours(programs, dir.join("ours")).await,
+            Side::theirs(programs, dir.join("theirs")).await,
+        ];
         let [mut through, mut beside] = [const { Times::new() }; 2];
         for count in plugins {
             through.push((*count, in_turns(&mut sides, *count, GROWTH_ROUNDS).await));
         }
+        for side in &mut sides {
+            side.connect_plugins(1, "policy", Duration::ZERO).await;
+        }
         let mut running = 0;
         for count in known {
-            for side in &mut sides {
-                side.connect_plugins(1, "policy", Duration::ZERO).await;
+            for side in &sides {
                 side.run_more(running..*count).await;
             }
             running = *count;
@@ -76,11 +80,11 @@ pub(super) fn growth(
     })
 }
 
-/// Starts the three sides; the error is the reason why they cannot be started.
-fn with_sides<T>(
+/// Measures in a folder that is removed afterwards; the error is the reason why a program is missing.
+fn with_programs<T>(
     binary: &Path,
     tools: &Path,
-    measured: impl AsyncFnOnce([Side; 3]) -> T,
+    measured: impl AsyncFnOnce(&Programs<'_>, &Path) -> T,
 ) -> Result<T, String> {
     let newer = tools.join("../newer");
     let (containerd, runc) = (newer.join("containerd-2.4.2"), newer.join("runc-1.5.2/runc"));
@@ -94,19 +98,16 @@ fn with_sides<T>(
         binary,
     };
     let temp = tempfile::Builder::new().prefix("nri-bench").tempdir_in(super::base()).unwrap();
-    let dir = temp.path();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    Ok(runtime.block_on(async {
-        let sides = [
-            Side::ours(&programs, dir.join("ours")).await,
-            Side::theirs(&programs, dir.join("theirs")).await,
-            Side::bare(&programs, dir.join("bare")).await,
-        ];
-        measured(sides).await
-    }))
+    Ok(runtime.block_on(measured(&programs, temp.path())))
 }
 
-async fn all(mut sides: [Side; 3]) -> Vec<Ratio> {
+async fn all(programs: &Programs<'_>, dir: &Path) -> Vec<Ratio> {
+    let mut sides = [
+        Side::ours(programs, dir.join("ours")).await,
+        Side::theirs(programs, dir.join("theirs")).await,
+        Side::bare(programs, dir.join("bare")).await,
+    ];
     let mut ratios = Vec::new();
     let what = ["CRI create and start, one plugin", "the same without NRI or any plugin"];
     ratios.extend(both([NAMES[0], NAMES[4]], what, &in_turns(&mut sides, 1, ROUNDS).await));

@@ -55,8 +55,8 @@ const DEEPEST: usize = 64;
 /// [`DocumentError::Repeated`] if parts of an earlier, repeated member may stay in force.
 pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     let start = scan::skip_blank(text, 0);
-    let is_usual = text.get(start) == Some(&b'{') && std::str::from_utf8(text).is_ok();
-    let end = if is_usual { plain_end(text, start, "", 0) } else { None };
+    let plain = std::str::from_utf8(text).ok().filter(|_| text.get(start) == Some(&b'{'));
+    let end = plain.and_then(|text| Plain { text, keys: Vec::new() }.value_end(start, "", 0));
     if end.is_some_and(|end| scan::skip_blank(text, end) == text.len()) {
         return Ok(None);
     }
@@ -71,58 +71,74 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
     Ok(Some(document))
 }
 
-/// Returns the end of the value at `at`; `None` if Go may read it differently than a strict reader.
-/// `name` is the member that has the value.
-fn plain_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
-    match text.get(at)? {
-        b'{' | b'[' if depth > DEEPEST => None,
-        b'{' => plain_object_end(text, at, name, depth),
-        b'[' => scan::entries(text, at, b"[]", |at| {
-            let end = plain_end(text, at, name, depth + 1)?;
-            (text.get(at..end) != Some(b"null")).then_some(end)
-        }),
-        b'"' => plain_text(text, at).map(|(_, end)| end),
-        _ => {
-            let end = scan::value_end(text, at)?;
-            serde_json::from_slice::<Value>(text.get(at..end)?).ok().map(|_| end)
+/// Finds out whether a strict reader reads a text like Go.
+struct Plain<'t> {
+    text: &'t str,
+    /// The folded keys so far of the objects around the current place, the innermost object's last.
+    keys: Vec<Cow<'t, str>>,
+}
+
+impl<'t> Plain<'t> {
+    /// Returns the end of the value at `at`; `None` if Go may read it differently than a strict reader.
+    /// `name` is the member that has the value.
+    fn value_end(&mut self, at: usize, name: &str, depth: usize) -> Option<usize> {
+        let bytes = self.text.as_bytes();
+        match bytes.get(at)? {
+            b'{' | b'[' if depth > DEEPEST => None,
+            b'{' => self.object_end(at, name, depth),
+            b'[' => scan::entries(bytes, at, b"[]", |at| {
+                let end = self.value_end(at, name, depth + 1)?;
+                (bytes.get(at..end) != Some(b"null")).then_some(end)
+            }),
+            b'"' => plain_text(self.text, at).map(|(_, end)| end),
+            _ => {
+                let end = scan::value_end(bytes, at)?;
+                let value = bytes.get(at..end)?;
+                (is_whole(value) || serde_json::from_slice::<Value>(value).is_ok()).then_some(end)
+            }
         }
+    }
+
+    fn object_end(&mut self, at: usize, name: &str, depth: usize) -> Option<usize> {
+        let (is_data, is_text) = (MAPS.contains(&name), STRING_MAPS.contains(&name));
+        let (bytes, begin) = (self.text.as_bytes(), self.keys.len());
+        let mut many = HashSet::new();
+        let end = scan::entries(bytes, at, b"{}", |at| {
+            let (key, end) = plain_text(self.text, at)?;
+            let start = scan::value_of(bytes, end)?;
+            let folded = if is_data { key.clone() } else { folded(&key) };
+            if !is_data && KNOWN.get(folded.as_ref()).is_some_and(|known| *known != key) {
+                return None;
+            }
+            // Compared one by one, because most objects have few keys.
+            let earlier = self.keys.get(begin..).unwrap_or_default();
+            let is_new = match earlier.len() {
+                16.. => {
+                    if many.is_empty() {
+                        many.extend(earlier.iter().cloned());
+                    }
+                    many.insert(folded.clone())
+                }
+                _ => !earlier.contains(&folded),
+            };
+            if !is_new {
+                return None;
+            }
+            self.keys.push(folded);
+            let end = self.value_end(start, &key, depth + 1)?;
+            (!is_text || bytes.get(start..end) != Some(b"null")).then_some(end)
+        });
+        self.keys.truncate(begin);
+        end
     }
 }
 
-fn plain_object_end(text: &[u8], at: usize, name: &str, depth: usize) -> Option<usize> {
-    let (is_data, is_text) = (MAPS.contains(&name), STRING_MAPS.contains(&name));
-    let mut keys = Keys::default();
-    scan::entries(text, at, b"{}", |at| {
-        let (key, end) = plain_text(text, at)?;
-        let start = scan::value_of(text, end)?;
-        let end = plain_end(text, start, &key, depth + 1)?;
-        if is_text && text.get(start..end) == Some(b"null") {
-            return None;
-        }
-        let folded = if is_data { key.clone() } else { folded(&key) };
-        let is_usual = is_data || KNOWN.get(folded.as_ref()).is_none_or(|known| *known == key);
-        (is_usual && keys.insert(folded)).then_some(end)
-    })
-}
-
-/// The keys of an object so far. The first ones are compared one by one, because most objects have few.
-#[derive(Default)]
-struct Keys<'t> {
-    few: Vec<Cow<'t, str>>,
-    more: HashSet<Cow<'t, str>>,
-}
-
-impl<'t> Keys<'t> {
-    /// Adds a key; returns false if the object has it already.
-    fn insert(&mut self, key: Cow<'t, str>) -> bool {
-        if self.few.contains(&key) {
-            return false;
-        }
-        if self.few.len() == 16 {
-            return self.more.insert(key);
-        }
-        self.few.push(key);
-        true
+/// Whether the text is a usual whole number, `true`, `false` or `null`, which all readers read alike.
+fn is_whole(value: &[u8]) -> bool {
+    match value {
+        b"true" | b"false" | b"null" | b"0" => true,
+        [b'1'..=b'9', rest @ ..] => rest.len() < 18 && rest.iter().all(u8::is_ascii_digit),
+        _ => false,
     }
 }
 
@@ -133,16 +149,16 @@ fn folded<'t>(key: &Cow<'t, str>) -> Cow<'t, str> {
 }
 
 /// Returns the string at `at` and its end; `None` if readers may read it differently.
-fn plain_text(text: &[u8], at: usize) -> Option<(Cow<'_, str>, usize)> {
-    let end = scan::string_end(text, at)?;
-    let literal = text.get(at..end)?;
-    let plain = literal.get(1..literal.len() - 1)?;
-    let read = if plain.iter().all(|byte| *byte >= b' ' && *byte != b'\\') {
-        Cow::Borrowed(std::str::from_utf8(plain).ok()?)
-    } else {
-        Cow::Owned(serde_json::from_slice(literal).ok()?)
-    };
-    Some((read, end))
+fn plain_text(text: &str, at: usize) -> Option<(Cow<'_, str>, usize)> {
+    let inside = text.get(at..)?.strip_prefix('"')?;
+    let is_odd = |byte: u8| byte == b'"' || byte == b'\\' || byte < b' ';
+    let length = inside.bytes().position(is_odd)?;
+    if inside.as_bytes().get(length) == Some(&b'"') {
+        return Some((Cow::Borrowed(inside.get(..length)?), at + length + 2));
+    }
+    let end = scan::string_end(text.as_bytes(), at)?;
+    let read = serde_json::from_str(text.get(at..end)?).ok()?;
+    Some((Cow::Owned(read), end))
 }
 
 /// Reads a value; fails with the path of a repeated member that [`put`] refuses.
@@ -257,6 +273,27 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_no_json_make_a_document_odd() {
+        for value in [
+            "0",
+            "7",
+            "-0",
+            "1e3",
+            "-1.5E+2",
+            "999999999999999999",
+            "18446744073709551616",
+            "true",
+            "null",
+        ] {
+            let text = format!(r#"{{"x":{value},"y":[{{"z":{value}}}]}}"#);
+            assert_eq!(odd_document(text.as_bytes()), Ok(None), "{value}");
+        }
+        for value in ["01", "+1", "1.", ".5", "1e", "truex", "nul", "0x1", "--1", "1_0"] {
+            assert!(odd_document(format!(r#"{{"x":{value}}}"#).as_bytes()).is_err(), "{value}");
+        }
+    }
+
+    #[test]
     fn members_in_another_case_or_repeated_are_read_as_runc_does() {
         let text = br#"{"process":{"args":["a"],"env":["A=1"]},"Process":{"args":["b"]},
             "annotations":{"a":"1"},"ANNOTATIONS":{"b":"2"},"linux":{"CGROUPSPATH":"/x"}}"#;
@@ -292,7 +329,8 @@ mod tests {
         ] {
             assert_eq!(says(text.as_bytes()), read, "{text}");
         }
-        let mut many: Vec<String> = (0..40).map(|key| format!("\"k{key}\":{key}")).collect();
+        let mut many: Vec<String> =
+            (0..40).map(|key| format!("\"k{key}\":{{\"k3\":1,\"k{}\":{key}}}", key + 50)).collect();
         let document = |many: &[String]| format!("{{{}}}", many.join(","));
         assert_eq!(odd_document(document(&many).as_bytes()), Ok(None));
         for repeated in ["\"k3\":7", "\"k39\":7"] {

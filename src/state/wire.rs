@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
+use serde_json::value::RawValue;
 
 use crate::formats::protobuf;
 
@@ -92,16 +93,28 @@ const VALUES: [u8; 256] = {
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
+/// The two digits of each byte.
+const PAIRS: [[u8; 2]; 256] = {
+    let mut pairs = [[0; 2]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        pairs[byte] = [DIGITS[byte >> 4], DIGITS[byte & 15]];
+        byte += 1;
+    }
+    pairs
+};
+
 impl Serialize for Wire {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Converted in place: a message may have megabytes, and is written several times in a
-        // container's life.
-        let mut text = vec![0; self.0.len() * 2];
-        for (pair, byte) in text.chunks_exact_mut(2).zip(&*self.0) {
-            let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-            pair.copy_from_slice(&digits);
+        // Converted in place, and checked for characters to escape eight bytes at a time: a message may have
+        // megabytes, and is written several times in a container's life. Only serde_json can write such a value.
+        let mut text = vec![b'"'; self.0.len() * 2 + 2];
+        let digits = text.get_mut(1..).unwrap_or_default().as_chunks_mut::<2>().0;
+        for (pair, byte) in digits.iter_mut().zip(&*self.0) {
+            *pair = PAIRS[usize::from(*byte)];
         }
-        serializer.serialize_str(std::str::from_utf8(&text).unwrap_or_default())
+        let text = String::from_utf8(text).map_err(ser::Error::custom)?;
+        RawValue::from_string(text).map_err(ser::Error::custom)?.serialize(serializer)
     }
 }
 

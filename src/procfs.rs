@@ -225,17 +225,37 @@ pub(crate) fn open_same(host: &Host, pid: u32, start: Option<u64>) -> io::Result
     Ok(is_same.then_some(process))
 }
 
-/// Returns a field of `stat`, the third or a later one, by its number in proc_pid_stat(5). One read
-/// is enough, because 52 numbers and a name of at most 64 bytes fit the buffer.
+/// Whether the process with this PID that started at `start` runs. False also if only its first thread has ended.
+///
+/// # Errors
+/// Fails when the process cannot be examined.
+pub(crate) fn surely_runs(host: &Host, pid: u32, start: u64) -> io::Result<bool> {
+    let is_it = |stat: &str| {
+        let state: char = field_of(stat, 3)?;
+        Some(field_of(stat, 22) == Some(start) && !matches!(state, 'Z' | 'X'))
+    };
+    Ok(of_stat(host, pid, is_it)?.unwrap_or(false))
+}
+
 fn stat_field<T: FromStr>(host: &Host, pid: u32, number: usize) -> io::Result<Option<T>> {
+    of_stat(host, pid, |stat| field_of(stat, number))
+}
+
+/// Returns what `wanted` finds in `stat` of a process. One read is enough, because 52 numbers and a name of at most
+/// 64 bytes fit the buffer.
+fn of_stat<T>(
+    host: &Host,
+    pid: u32,
+    wanted: impl FnOnce(&str) -> Option<T>,
+) -> io::Result<Option<T>> {
     let mut bytes = [0; 2048];
     let path = host.path(format!("/proc/{pid}/stat"));
     let Some(stat) = files::read_at_once(&path, &mut bytes).if_there()? else { return Ok(None) };
-    let stat = String::from_utf8_lossy(stat);
-    let field = field_of(&stat, number);
-    field.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
+    let found = wanted(&String::from_utf8_lossy(stat));
+    found.ok_or_else(|| io::ErrorKind::InvalidData.into()).map(Some)
 }
 
+/// Returns a field of `stat`, the third or a later one, by its number in proc_pid_stat(5).
 fn field_of<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     // The second field, the program's name, may hold blanks and parentheses; the last one ends it.
     let rest = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
@@ -283,6 +303,25 @@ mod tests {
         }
         let host = Host::new(&temp.path().display().to_string(), "");
         (temp, host)
+    }
+
+    #[test]
+    fn a_process_surely_runs_unless_it_is_a_zombie_or_another() {
+        let stat = |state| format!("7 (a) Z) {state} 1{} 900 0", " 0".repeat(17));
+        for (state, start, runs) in [
+            ("S", 900, true),
+            ("R", 900, true),
+            ("T", 900, true),
+            ("S", 901, false),
+            ("Z", 900, false),
+            ("X", 900, false),
+        ] {
+            let (_temp, host) = host_with(&[("stat", stat(state).as_bytes())]);
+            assert_eq!(surely_runs(&host, 7, start).unwrap(), runs, "{state} {start}");
+            assert!(!surely_runs(&host, 8, start).unwrap(), "there is none");
+        }
+        let (_temp, host) = host_with(&[("stat", b"7 (a)")]);
+        assert!(surely_runs(&host, 7, 900).is_err());
     }
 
     #[test]

@@ -32,7 +32,7 @@ use serde_json::{Map, Value};
 use crate::error::in_our_words;
 
 pub(crate) use compare::difference;
-pub(crate) use place::{Cgroups, Layout, Mounts};
+pub(crate) use place::{Cgroups, Layout, Mounts, membership};
 pub(crate) use write::{AppliedWrite, WriteError, carry_out, may_read_as, members, reads_as};
 
 /// Reads a container's cgroup files by name; `controller` is empty on v2.
@@ -89,9 +89,8 @@ pub(crate) struct Write {
     pub other: Option<String>,
     /// Whether the write is skipped if the file is absent.
     is_optional: bool,
-    /// Whether the file is read after the write, because the kernel may silently choose another value.
-    /// Another value fails the write, except bytes rounded down to pages, and `-1`, which v1 shows as its
-    /// largest number.
+    /// Whether another value after the write fails it, because the kernel may silently choose one; except bytes
+    /// rounded down to pages, and `-1`, which v1 shows as its largest number.
     pub is_verified: bool,
 }
 

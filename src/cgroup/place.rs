@@ -6,8 +6,11 @@
 //! below it; otherwise nothing is written. Reference: proc_pid_cgroup(5), proc_pid_mountinfo(5).
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::{Context, Error, Result};
 use crate::files;
@@ -126,7 +129,16 @@ fn hierarchies(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[derive(Debug, Clone)]
 pub(crate) struct Cgroups {
     layout: Layout,
-    dirs: BTreeMap<String, PathBuf>,
+    dirs: Arc<BTreeMap<String, PathBuf>>,
+}
+
+/// Returns the text of `/proc/PID/cgroup`.
+///
+/// # Errors
+/// Fails when it cannot be read.
+pub(crate) fn membership(host: &Host, pid: u32) -> Result<Vec<u8>> {
+    let path = host.path(format!("/proc/{pid}/cgroup"));
+    read(&path).doing(|| format!("reading {}", path.display()))
 }
 
 impl Cgroups {
@@ -141,10 +153,20 @@ impl Cgroups {
         pid: u32,
         recorded: &BTreeMap<String, PathBuf>,
     ) -> Result<Self> {
-        let path = host.path(format!("/proc/{pid}/cgroup"));
-        let text = read(&path);
-        let text = text.doing(|| format!("reading {}", path.display()))?;
-        let text = String::from_utf8_lossy(&text);
+        Self::of(host, mounts, &membership(host, pid)?, recorded)
+    }
+
+    /// Returns the cgroups of a process with this [`membership`], as [`Self::find`] does.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub(crate) fn of(
+        host: &Host,
+        mounts: &Mounts,
+        membership: &[u8],
+        recorded: &BTreeMap<String, PathBuf>,
+    ) -> Result<Self> {
+        let text = String::from_utf8_lossy(membership);
         let mut dirs = BTreeMap::new();
         for (controllers, path) in hierarchies(&text) {
             for controller in controllers.split(',') {
@@ -169,7 +191,7 @@ impl Cgroups {
         if dirs.is_empty() {
             return Err(Error::new("its process is in no mounted cgroup"));
         }
-        Ok(Self { layout: mounts.layout, dirs })
+        Ok(Self { layout: mounts.layout, dirs: dirs.into() })
     }
 
     /// Returns the cgroups at `path` in every hierarchy, which need not exist; `None` if the path is
@@ -178,7 +200,7 @@ impl Cgroups {
         let below = below(Path::new(path), Path::new("/"))?;
         let place = |(_root, at): &(PathBuf, PathBuf)| host.path(at.join(&below));
         let dirs = mounts.mounts.iter().map(|(name, mount)| (name.clone(), place(mount)));
-        Some(Self { layout: mounts.layout, dirs: dirs.collect() })
+        Some(Self { layout: mounts.layout, dirs: Arc::new(dirs.collect()) })
     }
 
     /// Returns the version of the cgroups.
@@ -225,6 +247,24 @@ impl Cgroups {
         text(self.layout.freezer()).is_some_and(|state| self.layout.is_frozen(&state))
             || text(("", "cgroup.freeze")).is_some_and(|text| text == "1")
     }
+
+    /// Returns the text of a file that is open, with one system call if it is short and open for reading.
+    ///
+    /// # Errors
+    /// As [`CgroupFiles::text`].
+    pub(super) fn text_now(
+        &self,
+        open: &File,
+        (controller, name): (&str, &str),
+    ) -> io::Result<Option<String>> {
+        let mut buffer = [0; limits::CGROUPS_OF_PROCESS];
+        match open.read_at(&mut buffer, 0) {
+            Ok(length) if length < buffer.len() => {
+                Ok(text(buffer.get(..length).unwrap_or_default().to_vec()))
+            }
+            Ok(_) | Err(_) => self.text(controller, name),
+        }
+    }
 }
 
 impl CgroupFiles for Cgroups {
@@ -240,9 +280,12 @@ impl CgroupFiles for Cgroups {
             Err(error) if error.raw_os_error() == Some(nix::libc::ENODEV) => None,
             read => read.if_there()?,
         };
-        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
-        Ok(text.map(|text| text.trim_end().to_owned()))
+        Ok(bytes.and_then(text))
     }
+}
+
+fn text(bytes: Vec<u8>) -> Option<String> {
+    Some(String::from_utf8(bytes).ok()?.trim_end().to_owned())
 }
 
 /// Reads a file of one value or record, with three system calls if it is short, as nearly all are.
@@ -260,4 +303,31 @@ fn below(path: &Path, root: &Path) -> Option<PathBuf> {
     let below = path.strip_prefix(root).ok()?;
     let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     below.components().all(is_plain).then(|| below.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::CgroupTree;
+
+    #[test]
+    fn an_open_file_is_read_like_one_by_its_path() {
+        let tree = CgroupTree::v1();
+        let path = tree.host().path("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.shares");
+        let open = |writes: bool| {
+            std::fs::OpenOptions::new().read(!writes).write(writes).open(&path).unwrap()
+        };
+        let long = "7".repeat(2 * limits::CGROUPS_OF_PROCESS);
+        for text in ["1024", "", &long] {
+            tree.file("/sys/fs/cgroup/cpu,cpuacct/k/c/cpu.shares", &format!("{text}\n"));
+            // One that is open for writing only is read by its path.
+            for writes in [false, true] {
+                let read = tree.cgroups().text_now(&open(writes), ("cpu", "cpu.shares")).unwrap();
+                assert_eq!(read.as_deref(), Some(text));
+            }
+        }
+        let open = open(true);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(tree.cgroups().text_now(&open, ("cpu", "cpu.shares")).unwrap(), None);
+    }
 }

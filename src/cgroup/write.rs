@@ -5,7 +5,8 @@
 //! writes are reverted, last first.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ pub(crate) struct AppliedWrite {
     pub field: String,
     /// The file's text before the write.
     pub before: String,
-    /// The file's text after the write.
+    /// The file's text immediately after its write; a later write of the same update may change it.
     pub after: String,
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn carry_out(
     let written = done.into_iter().map(|(write, before, after)| AppliedWrite {
         file: write.file.clone(),
         field: write.field.clone(),
-        after: after.or_else(|| read(cgroups, write)).unwrap_or_else(|| write.value.clone()),
+        after: after.unwrap_or_else(|| write.value.clone()),
         before,
     });
     Ok(written.collect())
@@ -154,14 +155,14 @@ fn one_line(write: &Write) -> String {
     crate::error::quoted(&write.value)
 }
 
-/// Writes a value; returns the file's text if the write is verified.
+/// Writes a value; returns the file's text after it, if it can be read.
 fn put(cgroups: &Cgroups, write: &Write) -> Result<Option<String>, String> {
     let dir = cgroups.dir(write.controller).ok_or("there is no such controller")?;
-    put_lines(&dir.join(&write.file), &write.value)?;
+    let file = put_lines(&dir.join(&write.file), &write.value)?;
+    let now = cgroups.text_now(&file, (write.controller, &write.file));
     if !write.is_verified {
-        return Ok(None);
+        return Ok(now.or_absent().flatten());
     }
-    let now = cgroups.text(write.controller, &write.file);
     let now = now.map_err(|unknown| in_our_words(&unknown))?.unwrap_or_default();
     let is_bytes = write.file.ends_with("_in_bytes");
     if now != write.value && !(is_bytes && is_rounded(&now, &write.value)) {
@@ -170,19 +171,25 @@ fn put(cgroups: &Cgroups, write: &Write) -> Result<Option<String>, String> {
     Ok(Some(now))
 }
 
-/// Writes each line of a value separately, because each is one setting of the file.
-fn put_lines(path: &Path, value: &str) -> Result<(), String> {
+/// Writes each line of a value separately, because each is one setting of the file. Returns the file, open for
+/// reading too if that is permitted.
+fn put_lines(path: &Path, value: &str) -> Result<File, String> {
     let mut options = std::fs::OpenOptions::new();
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     options.write(true).truncate(true).custom_flags(flags);
     let said = |error: std::io::Error| in_our_words(&error);
-    let mut file = options.open(path).map_err(said)?;
+    let opened = match options.clone().read(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => options.open(path),
+        opened => opened,
+    };
+    let mut file = opened.map_err(said)?;
     let mut lines = value.split('\n').filter(|line| !line.is_empty()).peekable();
     if lines.peek().is_none() {
         // An empty line makes a file empty again, such as v2's cpuset.
-        return file.write_all(b"\n").map_err(said);
+        file.write_all(b"\n").map_err(said)?;
     }
-    lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))
+    lines.try_for_each(|line| file.write_all(format!("{line}\n").as_bytes()).map_err(said))?;
+    Ok(file)
 }
 
 fn take_back(cgroups: &Cgroups, write: &Write, before: &str) -> Result<(), String> {
@@ -195,5 +202,5 @@ fn take_back(cgroups: &Cgroups, write: &Write, before: &str) -> Result<(), Strin
     if write.undo.is_none() && now.as_deref() == Some(before) {
         return Ok(());
     }
-    put_lines(&dir.join(file), value)
+    put_lines(&dir.join(file), value).map(drop)
 }

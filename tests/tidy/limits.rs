@@ -148,6 +148,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "crates/nri-transport/src/unread.rs KEPT",
             "crates/oci-document/src/document.rs FEW",
             "src/chain/create.rs SMALL",
+            "src/daemon/runtime/state_dir.rs BEGINNING",
             "src/daemon/verbs/host_facts.rs FEW",
             "src/plugin/latency.rs SLOTS",
             "src/plugin/turns.rs ENOUGH",

@@ -12,6 +12,7 @@ use crate::argv::Verb;
 use crate::daemon::lifecycle::{behind, notify, refusal, removal, rollback, state, update_outcome};
 use crate::daemon::pods::own_process;
 use crate::daemon::resources::updates;
+use crate::daemon::runtime::state_dir::FoundInit;
 use crate::daemon::runtime::{command, state_dir};
 use crate::daemon::shared::lane::{Lane, Lanes, PendingVerb};
 use crate::daemon::shared::{Daemon, log_failure};
@@ -169,13 +170,13 @@ async fn settle_create(
     record: &Container,
     pending: &PendingVerb,
 ) -> Result<()> {
-    let Some(pid) = created_process(daemon, record, pending).await? else {
+    let Some(init) = created_process(daemon, record, pending).await? else {
         refusal::note_refusal(daemon, key, "create", pending.log.as_ref()).await;
         state::mark_not_created(&daemon.records, key);
         rollback::roll_back(daemon, key).await;
         return Ok(());
     };
-    state::mark_created(daemon, key, pid)?;
+    state::mark_created(daemon, key, init)?;
     log_failure("settling a verb", daemon.host.point(Point::DaemonSettled));
     behind::note(daemon, record).await;
     own_process::learn(daemon, key).await;
@@ -189,15 +190,15 @@ async fn settle_create(
     Ok(())
 }
 
-/// Returns the PID of the init process after `create`; if the runtime's files are unknown and the PID file has none,
-/// the PID that the runtime's `state` command reports.
+/// Returns the init process after `create`; if the runtime's files are unknown and the PID file has none,
+/// the one that the runtime's `state` command reports.
 async fn created_process(
     daemon: &Rc<Daemon>,
     record: &Container,
     pending: &PendingVerb,
-) -> Result<Option<u32>> {
-    match pending.init_pid(daemon, &record.key).await? {
-        None => Ok(command::state(record).await.map(|state| state.pid)),
+) -> Result<Option<FoundInit>> {
+    match pending.init(daemon, &record.key).await? {
+        None => Ok(command::state(record).await.map(|state| FoundInit::of_pid(state.pid))),
         known => Ok(known),
     }
 }
@@ -239,7 +240,7 @@ pub(crate) async fn apply_waiting_updates(daemon: &Rc<Daemon>, key: &ContainerKe
 /// Reports the start of a `run`'s container when it happens: a foreground `run` exits only after its container.
 async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVerb, lane: &Lane) {
     let Some(record) = daemon.container(key) else { return };
-    // By the time the start is seen, the runtime may have removed its state, so the PID is kept.
+    // By the time the start is seen, the runtime may have removed its state, so the process is kept.
     let (mut init, mut waits, mut pauses) = (None, false, Backoff::default());
     loop {
         let has_exited = pidfd::has_ended(&pending.process);
@@ -248,8 +249,8 @@ async fn follow_run(daemon: &Rc<Daemon>, key: &ContainerKey, pending: &PendingVe
         let state = command::state(&record).await;
         waits = state.as_ref().map_or(waits, |state| !state.is_started());
         // An unreadable state is read again after a pause.
-        let in_file = state_dir::init_pid(&daemon.host, key).or_absent().flatten();
-        init = in_file.or(state.map(|state| state.pid)).or(init);
+        let in_file = state_dir::init(&daemon.host, key).or_absent().flatten();
+        init = in_file.or(state.map(|state| FoundInit::of_pid(state.pid))).or(init);
         let is_started = pending.start_watch.borrow_mut().check_started(init.is_some());
         if matches!(is_started, Ok(true)) && !waits {
             // The runtime has read its document, so the bundle's turn is no longer needed.
@@ -284,7 +285,8 @@ async fn settle_run(
 ) -> Result<()> {
     // Only a runtime whose files are unknown is asked.
     let state = command::state(record).await;
-    let init = pending.init_pid(daemon, key).await?.or(state.as_ref().map(|state| state.pid));
+    let of_state = state.as_ref().map(|state| FoundInit::of_pid(state.pid));
+    let init = pending.init(daemon, key).await?.or(of_state);
     let is_there = state_dir::exists(&daemon.host, key)? || state.is_some();
     let waits = state.is_some_and(|state| !state.is_started());
     let is_started = pending.start_watch.borrow_mut().check_started(init.is_some())? && !waits;
@@ -298,9 +300,9 @@ async fn settle_run(
     }
     if !is_there {
         removal::remove(daemon, key).await;
-    } else if let (false, Some(pid)) = (is_started, init) {
+    } else if let (false, Some(init)) = (is_started, init) {
         // The runtime was killed between creation and start.
-        state::mark_created(daemon, key, pid)?;
+        state::mark_created(daemon, key, init)?;
         if let Some(record) = daemon.container(key) {
             behind::note(daemon, &record).await;
             own_process::learn(daemon, key).await;
@@ -316,7 +318,7 @@ async fn running(
     daemon: &Rc<Daemon>,
     key: &ContainerKey,
     pending: &PendingVerb,
-    init: Option<u32>,
+    init: Option<FoundInit>,
 ) -> Result<()> {
     let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation || record.state != Lifecycle::Creating {

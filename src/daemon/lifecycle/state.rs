@@ -7,9 +7,9 @@ use std::io;
 use std::rc::Rc;
 
 use crate::clock::now;
+use crate::daemon::runtime::state_dir::FoundInit;
 use crate::daemon::runtime::{exit_status, state_dir};
 use crate::daemon::shared::{Daemon, Records, log_failure};
-use crate::daemon::watch::pidfd;
 use crate::host::{Host, Point};
 use crate::presence::IfThere;
 use crate::state::{Container, ContainerKey, Lifecycle};
@@ -19,10 +19,10 @@ use crate::stream::{EventKind, NodeEvent};
 ///
 /// # Errors
 /// Fails when the start time of that process cannot be read; then nothing changes.
-pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io::Result<()> {
-    let start = pidfd::start_time(&daemon.host, pid)?;
+pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, init: FoundInit) -> io::Result<()> {
+    let start = init.started(&daemon.host)?;
     daemon.change(key, |record| {
-        set_init(record, pid, start);
+        set_init(record, init.pid, start);
         record.state = Lifecycle::Created;
     });
     audit_creation(daemon, key);
@@ -30,21 +30,21 @@ pub(crate) fn mark_created(daemon: &Daemon, key: &ContainerKey, pid: u32) -> io:
     Ok(())
 }
 
-/// Records that the container's process was started; `init` is its PID, if not known before.
+/// Records that the container's process was started; `init` is given if it was not known before.
 ///
 /// # Errors
 /// Fails when the start time of `init` cannot be read; then nothing changes.
 pub(crate) fn mark_running(
     daemon: &Daemon,
     key: &ContainerKey,
-    init: Option<u32>,
+    init: Option<FoundInit>,
 ) -> io::Result<()> {
-    let start = init.map(|pid| pidfd::start_time(&daemon.host, pid)).transpose()?.flatten();
+    let start = init.map(|init| init.started(&daemon.host)).transpose()?.flatten();
     let was_creating =
         daemon.container(key).is_some_and(|record| record.state == Lifecycle::Creating);
     daemon.change(key, |record| {
-        if let Some(pid) = init {
-            set_init(record, pid, start);
+        if let Some(init) = init {
+            set_init(record, init.pid, start);
         }
         record.state = Lifecycle::Running;
         record.process.started_at.get_or_insert_with(now);
@@ -182,6 +182,9 @@ pub(crate) fn forget(daemon: &Daemon, key: &ContainerKey) {
 
 /// Removes the container's record without reporting a removal.
 pub(crate) fn leave_out(daemon: &Daemon, key: &ContainerKey) {
+    if let Some(record) = daemon.container(key) {
+        daemon.caches.forget_cgroups(record.incarnation);
+    }
     daemon.records.forget(key);
     daemon.note_forgotten(key);
 }
@@ -199,12 +202,9 @@ pub(crate) fn emit_found(daemon: &Daemon, record: &Container) {
 ///
 /// # Errors
 /// Fails when the runtime's state or the start time of the process cannot be read.
-pub(crate) fn set_found(host: &Host, record: &mut Container, pid: u32) -> io::Result<()> {
-    record.process.init_pid = Some(pid);
-    record.process.init_start = match state_dir::init_start(host, &record.key)? {
-        Some(start) => Some(start),
-        None => pidfd::start_time(host, pid)?,
-    };
+pub(crate) fn set_found(host: &Host, record: &mut Container, init: FoundInit) -> io::Result<()> {
+    record.process.init_pid = Some(init.pid);
+    record.process.init_start = init.started(host)?;
     record.state = if exit_status::has_exited(host, record) {
         Lifecycle::Stopped
     } else if state_dir::waits_for_start(host, &record.key)? {

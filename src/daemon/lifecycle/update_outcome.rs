@@ -40,8 +40,14 @@ pub(crate) fn note_taken(
     key: &ContainerKey,
     pending: &PendingVerb,
 ) -> io::Result<()> {
-    let after = state_dir::state_stamp(&daemon.host, key)?;
-    let Some(proposed) = pending.proposed.borrow_mut().take() else { return Ok(()) };
+    let Some(proposed) = pending.proposed.take() else { return Ok(()) };
+    let after = match state_dir::state_stamp(&daemon.host, key) {
+        Ok(after) => after,
+        Err(unknown) => {
+            pending.proposed.replace(Some(proposed));
+            return Err(unknown);
+        }
+    };
     let Some(record) = daemon.container(key) else { return Ok(()) };
     if record.incarnation != pending.incarnation {
         return Ok(());

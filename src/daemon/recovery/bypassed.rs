@@ -385,11 +385,12 @@ async fn hold_again(daemon: &Rc<Daemon>, key: &ContainerKey) {
 
 /// Records the container if the runtime made it and it still exists, or if the runtime is still creating it.
 async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
-    let init = state_dir::init_pid(&daemon.host, &call.key)?;
+    let init = state_dir::init(&daemon.host, &call.key)?;
     let old = daemon.container(&call.key);
     let is_taken = |old: &Container| {
         // The previous daemon may have recorded this call before it died.
-        init.is_some() && old.process.init_pid == init && old.call.made_by != call.question().pid
+        let pid = init.map(|init| init.pid);
+        pid.is_some() && old.process.init_pid == pid && old.call.made_by != call.question().pid
     };
     if old.as_deref().is_some_and(is_taken) {
         return Ok(()); // Another container has the ID, so the runtime refused the call.
@@ -407,8 +408,8 @@ async fn handle_create(daemon: &Rc<Daemon>, call: &VerbRequest) -> Result<()> {
     if init.is_none() && !is_under_way {
         return Ok(());
     }
-    if let Some(pid) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
-        state::set_found(&daemon.host, &mut record, pid)?;
+    if let Some(init) = init.filter(|_| !is_under_way || call.command_line.verb != Verb::Create) {
+        state::set_found(&daemon.host, &mut record, init)?;
     }
     if !is_under_way {
         record.pending.in_flight = None;

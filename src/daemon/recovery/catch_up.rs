@@ -23,7 +23,7 @@ use crate::daemon::pods::own_process::{self, Unaddressed};
 use crate::daemon::recovery::bypassed;
 use crate::daemon::resources::{evict, updates};
 use crate::daemon::runtime::exit_status;
-use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::runtime::state_dir::{self, FoundInit, Stamp};
 use crate::daemon::shared::lane::{PendingVerb, ProposedUpdate};
 use crate::daemon::shared::messages::Classes;
 use crate::daemon::shared::queues::InitProcess;
@@ -151,22 +151,23 @@ pub(crate) async fn catch_up(daemon: &Rc<Daemon>, key: &ContainerKey) -> Result<
         if is_under_way {
             return Ok(());
         }
-        let mut init = state_dir::init_pid(&daemon.host, key)?;
+        let mut init = state_dir::init(&daemon.host, key)?;
         // Without the runtime's state, the PID file may be an earlier container's.
         if let Some(file) = &record.call.pid_file
             && init.is_none()
             && state_dir::exists(&daemon.host, key)?
         {
-            init = daemon.pid_in_file(Path::new(file), None).await?;
+            let pid = daemon.pid_in_file(Path::new(file), None).await?;
+            init = pid.map(FoundInit::of_pid);
         }
-        let Some(pid) = init else {
+        let Some(init) = init else {
             if record.pending.in_flight.as_ref().is_some_and(|flight| flight.executed) {
                 state::mark_not_created(&daemon.records, key);
             }
             rollback::roll_back(daemon, key).await;
             return Ok(());
         };
-        state::mark_created(daemon, key, pid)?;
+        state::mark_created(daemon, key, init)?;
         drop(bundle::drop_temporary(daemon, &record).await);
     }
     let Some(record) = daemon.container(key) else { return Ok(()) };

@@ -147,7 +147,7 @@ fn is_started(host: &Host, record: &Container) -> Result<bool> {
 
 /// Whether the runtime's state belongs to a later container of this ID.
 fn is_another(host: &Host, record: &Container) -> Result<bool> {
-    let there = state_dir::init_pid(host, &record.key)?;
+    let there = state_dir::init(host, &record.key)?.map(|init| init.pid);
     Ok(there.is_some() && record.process.init_pid.is_some() && there != record.process.init_pid)
 }
 

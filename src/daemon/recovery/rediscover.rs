@@ -379,8 +379,8 @@ pub(super) async fn look_at(
     record.by_plain_runtime = wanted == Wanted::Plain;
     record.outcome.skipped.push(Skipped { plugin: String::new(), reason: why.to_owned() });
     record.process.created_at = state_dir::time_of_ticks(&daemon.host, left.start);
-    match left.pid {
-        Some(pid) => state::set_found(&daemon.host, &mut record, pid)?,
+    match left.init() {
+        Some(init) => state::set_found(&daemon.host, &mut record, init)?,
         None => record.state = Lifecycle::Stopped,
     }
     Ok(Look::Found(Box::new(RediscoveredContainer { description, record })))

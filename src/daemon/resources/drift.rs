@@ -295,11 +295,12 @@ impl Comparison {
     /// Finds the container's cgroups; `None` if they are unknown, or the container has none of its own.
     fn find(&self) -> Result<Option<ResourcePlace>> {
         let Some(mounts) = &self.mounts else { return Ok(None) };
-        let (paths, by_systemd) =
-            state_dir::cgroups(&self.host, &self.key).map_err(|why| refused(&why))?;
-        let cgroups = self.process.own_cgroups(&self.host, mounts, self.ours.as_ref(), &paths)?;
+        let recorded = state_dir::cgroups(&self.host, &self.key).map_err(|why| refused(&why))?;
+        let recorded = recorded.unwrap_or_default();
+        let (ours, paths) = (self.ours.as_ref(), &recorded.paths);
+        let cgroups = self.process.own_cgroups(&self.host, mounts, ours, paths)?;
         Ok(cgroups.map(|cgroups| {
-            let is_direct = !by_systemd && !self.by_systemd && !cgroups.is_scope();
+            let is_direct = !recorded.by_systemd && !self.by_systemd && !cgroups.is_scope();
             ResourcePlace { cgroups, is_direct }
         }))
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::daemon::runtime::state_dir;
+use crate::daemon::runtime::state_dir::{self, FoundInit};
 use crate::daemon::shared::{Daemon, messages};
 use crate::daemon::watch::pidfd;
 use crate::files;
@@ -61,12 +61,12 @@ fn pod_in(daemon: &Daemon, text: &str) -> io::Result<Option<Pod>> {
 /// that process is unknown or no longer exists.
 fn init_cgroups(host: &Host, record: &Container) -> io::Result<Option<String>> {
     let (host, key) = (host, &record.key);
-    let (pid, start) = match record.process.init_pid {
-        Some(pid) => (Some(pid), record.process.init_start),
+    let init = match record.process.init_pid {
+        Some(pid) => Some(FoundInit { pid, start: record.process.init_start }),
         // The PID of a `run` is recorded late, so the runtime's state is read.
-        None => (state_dir::init_pid(host, key)?, state_dir::init_start(host, key)?),
+        None => state_dir::init(host, key)?,
     };
-    let (Some(pid), Some(start)) = (pid, start) else { return Ok(None) };
+    let Some(FoundInit { pid, start: Some(start) }) = init else { return Ok(None) };
     let text = cgroups_of(host, pid)?;
     let is_same = pidfd::start_time(host, pid)? == Some(start);
     Ok(text.filter(|_| is_same))

@@ -8,18 +8,20 @@ use std::path::PathBuf;
 
 use tracing::debug;
 
-use crate::cgroup::{Cgroups, Mounts, members};
-use crate::error::Error;
+use crate::cgroup::{self, Cgroups, Mounts, members};
+use crate::error::{self, Error};
 use crate::files;
 use crate::host::Host;
 use crate::presence::IfThere;
+use crate::procfs;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
 
 use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::Block;
-use crate::daemon::runtime::{exit_status, state_dir};
+use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
+use crate::daemon::shared::caches::KnownCgroups;
 use crate::daemon::watch::pidfd;
 
 /// How a container's resources are written.
@@ -36,13 +38,14 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
         let has_exited = exit_status::has_exited(&daemon.host, record);
         return if has_exited { Err(UpdateError::Gone) } else { Ok(Route::Runtime(None)) };
     }
-    let state = state_dir::cgroups(&daemon.host, &record.key);
-    let (paths, by_systemd) = state.map_err(|unknown| not_known(unknown.into()))?;
-    let by_systemd = by_systemd || record.call.global_flags.iter().any(|f| f == "--systemd-cgroup");
+    let known = daemon.caches.recorded_cgroups(&daemon.host, record);
+    let known = known.map_err(|unknown| not_known(unknown.into()))?;
+    let by_systemd = known.recorded.by_systemd
+        || record.call.global_flags.iter().any(|f| f == "--systemd-cgroup");
     // The engine's later updates of a container made without nri-runc bypass it, so the runtime's state must include
     // the plugins' values (D65).
     let is_direct = !by_systemd && !record.by_plain_runtime;
-    Ok(match own_cgroups(daemon, record, &paths)? {
+    Ok(match cgroups_now(daemon, record, &known)? {
         Some(found) if is_direct && !found.is_scope() => Route::Direct(found),
         found => Route::Runtime(found),
     })
@@ -53,6 +56,25 @@ pub(crate) fn has_known_cgroups(record: &Container) -> bool {
     matches!(RuntimeKind::of_program(&record.call.runtime), RuntimeKind::Runc | RuntimeKind::Crun)
 }
 
+/// Returns the container's cgroups like [`own_cgroups`], without searching for them again if its process has not moved.
+fn cgroups_now(
+    daemon: &Daemon,
+    record: &Container,
+    known: &KnownCgroups,
+) -> Result<Option<Cgroups>> {
+    let process = InitOf::new(record)?;
+    let membership = cgroup::membership(&daemon.host, process.pid);
+    if let (Ok(now), Some((before, cgroups))) = (&membership, &*known.latest.borrow())
+        && now == before
+    {
+        return process.exists(&daemon.host).map(|()| Some(cgroups.clone()));
+    }
+    let now = membership.as_ref().ok().cloned();
+    let found = own_cgroups_of(daemon, &process, membership, &known.recorded.paths)?;
+    known.latest.replace(now.zip(found.clone()));
+    Ok(found)
+}
+
 /// Returns the container's cgroups; `None` if they are unknown, or the container has none of its own. `paths` are from
 /// the runtime's state.
 pub(crate) fn own_cgroups(
@@ -60,18 +82,31 @@ pub(crate) fn own_cgroups(
     record: &Container,
     paths: &BTreeMap<String, PathBuf>,
 ) -> Result<Option<Cgroups>> {
+    let process = InitOf::new(record)?;
+    let membership = cgroup::membership(&daemon.host, process.pid);
+    own_cgroups_of(daemon, &process, membership, paths)
+}
+
+fn own_cgroups_of(
+    daemon: &Daemon,
+    process: &InitOf,
+    membership: error::Result<Vec<u8>>,
+    paths: &BTreeMap<String, PathBuf>,
+) -> Result<Option<Cgroups>> {
     let mounts = daemon.caches.cgroup_mounts(&daemon.host);
     let known = mounts.and_then(|mounts| {
         let ours = daemon.caches.own_cgroups(&daemon.host, &mounts)?;
         Ok((mounts, ours))
     });
-    let process = InitOf::new(record)?;
     match known {
-        Ok((mounts, ours)) => process.own_cgroups(&daemon.host, &mounts, ours.as_deref(), paths),
+        Ok((mounts, ours)) => {
+            let found = membership.and_then(|it| Cgroups::of(&daemon.host, &mounts, &it, paths));
+            process.own_of(&daemon.host, found, ours.as_deref())
+        }
         Err(error) => process.exists(&daemon.host).and(if error.may_pass() {
             Err(not_known(error))
         } else {
-            debug!("{}: {error}", record.key.id);
+            debug!("{}: {error}", process.id);
             Ok(None)
         }),
     }
@@ -94,6 +129,10 @@ impl InitOf {
     /// Fails unless the process is known to run. Call this after reading its files: it proves that they belong to
     /// this process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
+        let runs = self.start.map_or(Ok(false), |start| procfs::surely_runs(host, self.pid, start));
+        if runs.map_err(|unknown| not_known(unknown.into()))? {
+            return Ok(());
+        }
         let process = pidfd::open_same(host, self.pid, self.start);
         let process = process.map_err(|unknown| not_known(unknown.into()))?;
         process.filter(|process| !pidfd::has_ended(process)).map(drop).ok_or(UpdateError::Gone)
@@ -107,7 +146,15 @@ impl InitOf {
         ours: Option<&Cgroups>,
         paths: &BTreeMap<String, PathBuf>,
     ) -> Result<Option<Cgroups>> {
-        let found = Cgroups::find(host, mounts, self.pid, paths);
+        self.own_of(host, Cgroups::find(host, mounts, self.pid, paths), ours)
+    }
+
+    fn own_of(
+        &self,
+        host: &Host,
+        found: error::Result<Cgroups>,
+        ours: Option<&Cgroups>,
+    ) -> Result<Option<Cgroups>> {
         self.exists(host)?;
         match found {
             // A container that shares cgroups with the daemon has none of its own.

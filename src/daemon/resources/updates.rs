@@ -121,18 +121,11 @@ async fn carry_out_request(
     let base = plugin.chained.rights().map_err(|failure| failure.text)?;
     let request = plugin.chained.accept_reply(request).map_err(|why| format!("{id} {why}"))?;
     check(&request).map_err(|what| format!("{id} asked for {what}"))?;
-    let reported = plugin.chained.report_unknown(&unknown_fields(&request, message));
-    let api::UpdateContainersRequest { update: wanted, evict, special_fields } = request;
-    let others = api::UpdateContainersRequest {
-        evict: evict.clone(),
-        special_fields,
-        ..api::UpdateContainersRequest::default()
-    };
-    for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
-        // Such a field belongs to no container, so `status` shows it.
-        let line = unknown_field_line(id, field);
-        daemon.report.count_failure(&line, &line, id, now());
+    let unknown = unknown_fields(&request, message);
+    if !unknown.is_empty() {
+        report_unknown(daemon, &plugin.chained, &request, message, &unknown);
     }
+    let api::UpdateContainersRequest { update: wanted, evict, special_fields: _ } = request;
     let (mut update_requests, mut places, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let updated = wanted.iter().map(|update| update.container_id.as_str());
     let named = updated.chain(evict.iter().map(|eviction| eviction.container_id.as_str()));
@@ -152,7 +145,7 @@ async fn carry_out_request(
         let alone = updates.first().unwrap_or(update);
         give_way(update_requests.len()).await;
         let update_request = inspect(daemon, alone, &owners, event, None);
-        if let Some(key) = &update_request.key {
+        if let Some(key) = update_request.key.as_ref().filter(|_| !unknown.is_empty()) {
             let fields = unknown_fields(update, &format!("{message}.update")).into_iter();
             let skipped = fields.map(|field| unknown_field((id.to_owned(), field)));
             note_skipped(daemon, key, "", skipped.collect());
@@ -160,18 +153,40 @@ async fn carry_out_request(
         update_requests.push(update_request);
         places.push(place);
     }
-    let mut gone = Updates::for_stop();
-    gone.answer(id, rights, &[], &evict).map_err(|e| e.to_string())?;
-    let gone = gone.finish();
-    ruled::note_hits(daemon, &gone.noted, event, None);
-    ruled::note_dropped(daemon, &gone.dropped, event, None);
-    evict::carry_out(daemon, gone.evictions, &gone.evicted_by, None).await;
+    if !evict.is_empty() {
+        let mut gone = Updates::for_stop();
+        gone.answer(id, rights, &[], &evict).map_err(|e| e.to_string())?;
+        let gone = gone.finish();
+        ruled::note_hits(daemon, &gone.noted, event, None);
+        ruled::note_dropped(daemon, &gone.dropped, event, None);
+        evict::carry_out(daemon, gone.evictions, &gone.evicted_by, None).await;
+    }
     slow_down(&daemon.update_backoff, &plugin.chained, &update_requests).await;
     let unmet = carry_out_all(daemon, update_requests).await;
     failed.extend(unmet.into_iter().filter_map(|index| places.get(index).copied()));
     failed.sort_unstable();
     let failed = failed.into_iter().filter_map(|place| wanted.get(place).cloned()).collect();
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
+}
+
+/// Reports the unknown fields of a request. `status` shows those that belong to no container.
+fn report_unknown(
+    daemon: &Daemon,
+    plugin: &ChainedPlugin,
+    request: &api::UpdateContainersRequest,
+    message: &str,
+    unknown: &[String],
+) {
+    let reported = plugin.report_unknown(unknown);
+    let others = api::UpdateContainersRequest {
+        evict: request.evict.clone(),
+        special_fields: request.special_fields.clone(),
+        ..api::UpdateContainersRequest::default()
+    };
+    for field in unknown_fields(&others, message).iter().filter(|field| reported.contains(field)) {
+        let line = unknown_field_line(plugin.id(), field);
+        daemon.report.count_failure(&line, &line, plugin.id(), now());
+    }
 }
 
 /// Delays the response to a plugin whose updates are all paused, so that the plugin does not repeat them at

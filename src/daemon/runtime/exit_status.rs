@@ -316,10 +316,10 @@ fn lacked_memory(host: &Host, record: &Container) -> bool {
     if record.process.status_reason == OOM_KILLED {
         return true;
     }
-    let Ok((cgroups, _)) = state_dir::cgroups(host, &record.key) else { return false };
+    let Ok(Some(recorded)) = state_dir::cgroups(host, &record.key) else { return false };
     let files = [("", "memory.events"), ("memory", "memory.oom_control")];
     files.into_iter().any(|(controller, file)| {
-        let Some(dir) = cgroups.get(controller) else { return false };
+        let Some(dir) = recorded.paths.get(controller) else { return false };
         let text = files::read_kernel(&host.path(dir.join(file))).or_absent().unwrap_or_default();
         let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
         counts.into_iter().any(|count| count.trim() != "0")

@@ -5,11 +5,12 @@
 //! read is an error, never an absence.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fmt;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -17,11 +18,16 @@ use crate::files;
 use crate::host::Host;
 use crate::limits;
 use crate::presence::{self, IfThere};
+use crate::procfs;
 use crate::runtime::RuntimeKind;
 use crate::state::ContainerKey;
 
 /// Clock ticks per second in `/proc`.
 const TICKS: u64 = 100;
+
+/// The length in bytes of a beginning of runc's state that has the container's ID and its init process. The rest may
+/// have hundreds of kilobytes.
+const BEGINNING: usize = 2 << 10;
 
 /// The files in which runtimes keep a container's state.
 const STATE_FILES: [&str; 2] = ["state.json", "status"];
@@ -60,33 +66,117 @@ pub(crate) fn pid_in_file(path: &Path, before: Option<Stamp>) -> io::Result<Opti
     Ok(text.and_then(|text| text.trim().parse().ok()))
 }
 
-/// Returns the PID of the init process from the runtime's state.
+/// The init process of a container, as its runtime reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FoundInit {
+    pub(crate) pid: u32,
+    /// When it started, in clock ticks since boot; `None` if only the PID is known. The runtime reads it where the
+    /// daemon does (proc_pid_stat(5)), in the host's time namespace.
+    pub(crate) start: Option<u64>,
+}
+
+impl FoundInit {
+    /// A process of which only the PID is known.
+    pub(crate) fn of_pid(pid: u32) -> Self {
+        Self { pid, start: None }
+    }
+
+    /// Returns when the process started: as its runtime recorded, else as the kernel reports now.
+    ///
+    /// # Errors
+    /// Fails when the kernel's report cannot be read.
+    pub(crate) fn started(self, host: &Host) -> io::Result<Option<u64>> {
+        match self.start {
+            None => procfs::start_time(host, self.pid),
+            known => Ok(known),
+        }
+    }
+}
+
+/// Returns the init process from the runtime's state.
 ///
 /// # Errors
 /// Fails when the state cannot be read.
-pub(crate) fn init_pid(host: &Host, key: &ContainerKey) -> io::Result<Option<u32>> {
-    Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.pid))
+pub(crate) fn init(host: &Host, key: &ContainerKey) -> io::Result<Option<FoundInit>> {
+    let folder = folder(host, key);
+    if let Some(found) = init_at_the_beginning(&beginning(&folder.join(STATE_FILES[0]))?) {
+        return Ok(Some(found));
+    }
+    Ok(RuntimeState::read(&folder)?.and_then(|state| state.init()))
 }
 
-/// Returns when the init process started, in clock ticks since boot, from the runtime's state.
-///
-/// # Errors
-/// Fails when the state cannot be read.
-pub(crate) fn init_start(host: &Host, key: &ContainerKey) -> io::Result<Option<u64>> {
-    Ok(RuntimeState::read(&folder(host, key))?.and_then(|state| state.start))
+/// Returns the beginning of a file; empty if there is none.
+fn beginning(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(BEGINNING);
+    if let Some(file) = files::open_own(path).if_there()? {
+        file.take(u64::try_from(BEGINNING).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
-/// Returns the container's cgroups by controller, from the runtime's state, and whether systemd manages them. Only
-/// runc's state lists cgroups; crun's names one path, which is also that of the container's process.
+/// Returns the init process that runc's state names before its long members; `None` if the text, which may be cut
+/// off anywhere, does not have it completely.
+fn init_at_the_beginning(text: &[u8]) -> Option<FoundInit> {
+    // A number at the end may be cut off.
+    let end = text.iter().rposition(|byte| matches!(byte, b',' | b'}'))?;
+    let mut found = (None, None);
+    // Fails at what follows the two members, or where the text is cut off.
+    let _rest = Beginning(&mut found)
+        .deserialize(&mut serde_json::Deserializer::from_slice(text.get(..=end)?));
+    let (pid, start) = found;
+    let start = start.filter(|start| *start > 0)?;
+    Some(FoundInit { pid: pid.filter(|pid| *pid > 0)?, start: Some(start) })
+}
+
+/// Reads the first members of runc's state: PID and start of the init process.
+struct Beginning<'f>(&'f mut (Option<u32>, Option<u64>));
+
+impl<'de> DeserializeSeed<'de> for Beginning<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Beginning<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a container's state")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        let Self((pid, start)) = self;
+        while pid.is_none() || start.is_none() {
+            match members.next_key::<String>()?.as_deref() {
+                Some("init_process_pid") => *pid = Some(members.next_value()?),
+                Some("init_process_start") => *start = Some(members.next_value()?),
+                Some(_) => drop(members.next_value::<IgnoredAny>()?),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A container's cgroups, as its runtime recorded them.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedCgroups {
+    /// By controller; only runc's state lists them. crun's names one path, which is also that of the container's
+    /// process.
+    pub(crate) paths: BTreeMap<String, PathBuf>,
+    /// Whether systemd manages them.
+    pub(crate) by_systemd: bool,
+}
+
+/// Returns the container's cgroups from the runtime's state; `None` without a state.
 ///
 /// # Errors
 /// Fails when the state is unreadable.
-pub(crate) fn cgroups(
-    host: &Host,
-    key: &ContainerKey,
-) -> io::Result<(BTreeMap<String, PathBuf>, bool)> {
+pub(crate) fn cgroups(host: &Host, key: &ContainerKey) -> io::Result<Option<RecordedCgroups>> {
     let state = RuntimeState::read(&folder(host, key))?;
-    Ok(state.map(|state| (state.cgroups, state.systemd)).unwrap_or_default())
+    Ok(state.map(|state| RecordedCgroups { paths: state.cgroups, by_systemd: state.systemd }))
 }
 
 /// The state of one container, as its runtime wrote it.
@@ -214,6 +304,11 @@ impl RuntimeState {
         }
     }
 
+    /// Returns the init process, if the state names it.
+    pub(crate) fn init(&self) -> Option<FoundInit> {
+        Some(FoundInit { pid: self.pid?, start: self.start })
+    }
+
     /// Whether the file was written in this boot; true if the time of the boot is unknown.
     pub(crate) fn is_of_this_boot(&self, host: &Host) -> bool {
         booted(host).is_none_or(|booted| self.written >= booted)
@@ -291,15 +386,16 @@ mod tests {
         assert_eq!(pid_in_file(&file, stamp(&file).unwrap()).unwrap(), None);
         assert!(pid_in_file(&temp.path().join("c"), None).is_err(), "it is a folder");
         assert_eq!(pid_in_file(&temp.path().join("none"), None).unwrap(), None);
-        assert_eq!(init_pid(&Host::default(), &key).unwrap(), Some(42));
+        assert_eq!(init(&Host::default(), &key).unwrap(), Some(FoundInit::of_pid(42)));
     }
 
     #[test]
     fn crun_and_youki_states_are_understood() {
         let (_a, crun) = place(&[("c/status", "{\"pid\":7}")]);
         let (_b, youki) = place(&[("c/state.json", "{\"pid\":8}")]);
-        assert_eq!(init_pid(&Host::default(), &crun).unwrap(), Some(7));
-        assert_eq!(init_pid(&Host::default(), &youki).unwrap(), Some(8));
+        for (key, pid) in [(crun, 7), (youki, 8)] {
+            assert_eq!(init(&Host::default(), &key).unwrap(), Some(FoundInit::of_pid(pid)));
+        }
     }
 
     #[test]
@@ -307,7 +403,7 @@ mod tests {
         let (_a, garbage) = place(&[("c/state.json", "{{{")]);
         let (_b, stopped) = place(&[("c/status", "{\"pid\":0}")]);
         for key in [garbage, stopped] {
-            assert_eq!(init_pid(&Host::default(), &key).unwrap(), None);
+            assert_eq!(init(&Host::default(), &key).unwrap(), None);
         }
     }
 
@@ -315,7 +411,7 @@ mod tests {
     fn a_state_that_cannot_be_read_is_not_the_absence_of_one() {
         let (temp, key) = place(&[]);
         let host = Host::default();
-        assert_eq!(init_pid(&host, &key).unwrap(), None);
+        assert_eq!(init(&host, &key).unwrap(), None);
         assert!(exists(&host, &key).unwrap() && !waits_for_start(&host, &key).unwrap());
         // Links to themselves, which the kernel refuses to resolve.
         let odd =
@@ -323,11 +419,52 @@ mod tests {
         for name in ["c/state.json", "c/exec.fifo", "pid", "d"] {
             odd(name).unwrap();
         }
-        assert!(init_pid(&host, &key).is_err() && cgroups(&host, &key).is_err());
-        assert!(init_start(&host, &key).is_err() && state_stamp(&host, &key).is_err());
+        assert!(init(&host, &key).is_err() && cgroups(&host, &key).is_err());
+        assert!(state_stamp(&host, &key).is_err());
         assert!(waits_for_start(&host, &key).is_err());
         assert!(pid_in_file(&temp.path().join("pid"), None).is_err());
         assert!(exists(&host, &ContainerKey { id: "d".to_owned(), ..key }).is_err());
+    }
+
+    #[test]
+    fn runcs_init_process_is_read_from_the_beginning_of_its_state() {
+        let begins = r#"{"id":"c","init_process_pid":42,"init_process_start":900,"created":"x""#;
+        let long = "x".repeat(2 * BEGINNING);
+        for (rest, wanted) in [
+            // Only the beginning is parsed.
+            (format!(r#","config":{{"a":"{long}"#), Some((42, Some(900)))),
+            ("}".to_owned(), Some((42, Some(900)))),
+        ] {
+            let (_temp, key) = place(&[("c/state.json", &format!("{begins}{rest}"))]);
+            let found = init(&Host::default(), &key).unwrap();
+            assert_eq!(found.map(|init| (init.pid, init.start)), wanted);
+        }
+        for (text, wanted) in [
+            (format!(r#"{{"config":"{long}","init_process_pid":42}}"#), Some((42, None))),
+            (
+                format!(r#"{{"init_process_pid":42,"init_process_start":0,"x":"{long}"}}"#),
+                Some((42, None)),
+            ),
+            (r#"{"init_process_pid":0,"init_process_start":900}"#.to_owned(), None),
+            (r#"{"init_process_pid":-1,"init_process_start":900}"#.to_owned(), None),
+            (r#"{"init_process_pid":"42","init_process_start":900}"#.to_owned(), None),
+            (format!(r#"{{"init_process_pid":42,"x":"{long}"#), None),
+            (r#"{"init_process_pid":42,"init_process_start":9"#.to_owned(), None),
+            (r#"{"init_process_start":900,"init_process_pid":4"#.to_owned(), None),
+        ] {
+            let (_temp, key) = place(&[("c/state.json", &text)]);
+            let found = init(&Host::default(), &key).unwrap();
+            assert_eq!(found.map(|init| (init.pid, init.start)), wanted, "{text:.80}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_start_takes_precedence_over_the_kernels() {
+        let (host, own) = (Host::default(), std::process::id());
+        let real = procfs::start_time(&host, own).unwrap();
+        assert_eq!(FoundInit { pid: own, start: Some(7) }.started(&host).unwrap(), Some(7));
+        assert_eq!(FoundInit::of_pid(own).started(&host).unwrap(), real);
+        assert_eq!(FoundInit::of_pid(u32::MAX >> 2).started(&host).unwrap(), None);
     }
 
     fn understood(name: &str, state: &Value) -> RuntimeState {

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use crate::argv::Verb;
 use crate::daemon::runtime::error_log::RuntimeLog;
-use crate::daemon::runtime::state_dir::{self, Stamp};
+use crate::daemon::runtime::state_dir::{self, FoundInit, Stamp};
 use crate::daemon::shared::Daemon;
 use crate::daemon::shared::bundle_turns::{BundleTurn, Bundles};
 use crate::daemon::shared::messages::Classes;
@@ -40,7 +40,7 @@ pub(crate) struct PendingVerb {
     pub(crate) pid_file: Option<PathBuf>,
     /// The stamp of the PID file before the verb, if known.
     pub(crate) pid_file_before: std::io::Result<Option<Stamp>>,
-    /// The stamp of the runtime's state file before the verb, if known.
+    /// `update`: the stamp of the runtime's state file before the verb, if known; unknown for other verbs.
     pub(crate) state_before: std::io::Result<Option<Stamp>>,
     /// The log to which the runtime writes the reason of a refusal.
     pub(crate) log: Option<RuntimeLog>,
@@ -71,7 +71,11 @@ impl PendingVerb {
             by_wrapper: None,
             pid_file: None,
             pid_file_before: Ok(None),
-            state_before: state_dir::state_stamp(host, key),
+            state_before: if verb == Verb::Update {
+                state_dir::state_stamp(host, key)
+            } else {
+                Err(std::io::ErrorKind::Unsupported.into())
+            },
             log: None,
             start_watch: RefCell::new(StartWatch::new(state_dir::folder(host, key))),
             bundle: RefCell::default(),
@@ -80,17 +84,16 @@ impl PendingVerb {
         }
     }
 
-    /// Returns the PID of the init process that this verb created: from the runtime's state, else from the call's PID
-    /// file.
+    /// Returns the init process that this verb created: from the runtime's state, else from the call's PID file.
     ///
     /// # Errors
     /// Fails when the PID file cannot be read, or when the state cannot and no PID file has the PID.
-    pub(crate) async fn init_pid(
+    pub(crate) async fn init(
         &self,
         daemon: &Daemon,
         key: &ContainerKey,
-    ) -> Result<Option<u32>> {
-        let state = state_dir::init_pid(&daemon.host, key);
+    ) -> Result<Option<FoundInit>> {
+        let state = state_dir::init(&daemon.host, key);
         let (Some(file), Ok(before), Ok(None) | Err(_)) =
             (&self.pid_file, &self.pid_file_before, &state)
         else {
@@ -98,7 +101,7 @@ impl PendingVerb {
         };
         match daemon.pid_in_file(file, *before).await {
             Ok(None) => Ok(state?),
-            in_file => in_file,
+            in_file => Ok(in_file?.map(FoundInit::of_pid)),
         }
     }
 

@@ -57,6 +57,41 @@ fn updates_fail_separately_and_ignored_failures_are_omitted() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a file of the kernel")]
+fn a_process_that_moved_to_another_cgroup_is_found_there() {
+    let Some(place) = place("") else { return };
+    place.run("c1", &json!({}));
+    let asking = place.asker();
+    let own = format!("/sys/fs/cgroup/cpu{}", place.real.cgroup("c1"));
+    let pid = place.file("c1", "pids", "cgroup.procs");
+    let child = format!("{own}/child");
+    std::fs::create_dir(&child).unwrap();
+    // The runtime writes if the process is elsewhere: then the daemon does not know the container's cgroups.
+    for (number, (folder, field)) in [
+        (own.as_str(), "cgroup:cpu.shares"),
+        ("/sys/fs/cgroup/cpu", "linux.resources.cpu.shares"),
+        (child.as_str(), "cgroup:cpu.shares"),
+        (own.as_str(), "cgroup:cpu.shares"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        std::fs::write(format!("{folder}/cgroup.procs"), &pid).unwrap();
+        let value = 301 + u64::try_from(number).unwrap();
+        assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": 299}})), "{folder}");
+        assert!(is_done(&asking, "c1", &json!({"cpu": {"shares": value}})), "{folder}");
+        assert_eq!(place.file("c1", "cpu", "cpu.shares"), value.to_string(), "{folder}");
+        let explained = place.host.admin(&["explain", "c1"]);
+        let changes = explained["changes"].as_array().unwrap();
+        let after = json!(value.to_string());
+        let change =
+            changes.iter().find(|change| change["after"] == after || change["after"] == value);
+        assert_eq!(change.unwrap()["field"], field, "{explained}");
+    }
+    std::fs::remove_dir(child).unwrap();
+}
+
+#[test]
 fn a_frozen_container_accepts_the_values_the_kernel_accepts() {
     let Some(place) = place("") else { return };
     place.run("c1", &json!({}));

@@ -121,7 +121,7 @@ pub(crate) const KERNEL_FILE: usize = 64 << 20;
 /// processes.
 pub(crate) const CGROUPS_OF_PROCESS: usize = 8 << 10;
 /// Containers whose cgroups are kept after an update, up to 6 KB each; those of others are read again.
-pub(crate) const KNOWN_CGROUPS: usize = 256;
+pub(crate) const CACHED_CGROUPS: usize = 256;
 /// A file of a runtime or an engine about one container, in bytes: its state, exit code or PID.
 pub(crate) const CONTAINER_FILE: usize = 16 << 20;
 /// The policy file for unprivileged users, in bytes: one word.

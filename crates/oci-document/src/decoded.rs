@@ -74,7 +74,7 @@ pub fn odd_document(text: &[u8]) -> Result<Option<Value>, DocumentError> {
 /// Finds out whether a strict reader reads a text like Go.
 struct Plain<'t> {
     text: &'t str,
-    /// The folded keys so far of the objects around the current place, the innermost object's last.
+    /// The first folded keys of each object around the current place, the innermost object's last.
     keys: Vec<Cow<'t, str>>,
 }
 
@@ -102,7 +102,7 @@ impl<'t> Plain<'t> {
     fn object_end(&mut self, at: usize, name: &str, depth: usize) -> Option<usize> {
         let (is_data, is_text) = (MAPS.contains(&name), STRING_MAPS.contains(&name));
         let (bytes, begin) = (self.text.as_bytes(), self.keys.len());
-        let mut many = HashSet::new();
+        let mut more = HashSet::new();
         let end = scan::entries(bytes, at, b"{}", |at| {
             let (key, end) = plain_text(self.text, at)?;
             let start = scan::value_of(bytes, end)?;
@@ -110,21 +110,15 @@ impl<'t> Plain<'t> {
             if !is_data && KNOWN.get(folded.as_ref()).is_some_and(|known| *known != key) {
                 return None;
             }
-            // Compared one by one, because most objects have few keys.
+            // The first keys are compared one by one, because most objects have few.
             let earlier = self.keys.get(begin..).unwrap_or_default();
-            let is_new = match earlier.len() {
-                16.. => {
-                    if many.is_empty() {
-                        many.extend(earlier.iter().cloned());
-                    }
-                    many.insert(folded.clone())
-                }
-                _ => !earlier.contains(&folded),
-            };
-            if !is_new {
+            let is_one_of_few = earlier.len() < 16;
+            if earlier.contains(&folded) || !is_one_of_few && !more.insert(folded.clone()) {
                 return None;
             }
-            self.keys.push(folded);
+            if is_one_of_few {
+                self.keys.push(folded);
+            }
             let end = self.value_end(start, &key, depth + 1)?;
             (!is_text || bytes.get(start..end) != Some(b"null")).then_some(end)
         });

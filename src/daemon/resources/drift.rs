@@ -297,8 +297,8 @@ impl Comparison {
         let Some(mounts) = &self.mounts else { return Ok(None) };
         let recorded = state_dir::cgroups(&self.host, &self.key).map_err(|why| refused(&why))?;
         let recorded = recorded.unwrap_or_default();
-        let (ours, paths) = (self.ours.as_ref(), &recorded.paths);
-        let cgroups = self.process.own_cgroups(&self.host, mounts, ours, paths)?;
+        let found = Cgroups::find(&self.host, mounts, self.process.pid, &recorded.paths);
+        let cgroups = self.process.own_cgroups(&self.host, found, self.ours.as_ref())?;
         Ok(cgroups.map(|cgroups| {
             let is_direct = !recorded.by_systemd && !self.by_systemd && !cgroups.is_scope();
             ResourcePlace { cgroups, is_direct }

@@ -8,12 +8,11 @@ use std::path::PathBuf;
 
 use tracing::debug;
 
-use crate::cgroup::{self, Cgroups, Mounts, members};
+use crate::cgroup::{self, Cgroups, members};
 use crate::error::{self, Error};
 use crate::files;
 use crate::host::Host;
 use crate::presence::IfThere;
-use crate::procfs;
 use crate::runtime::RuntimeKind;
 use crate::state::Container;
 
@@ -21,7 +20,7 @@ use crate::daemon::resources::error::{RefusedField, Result, UpdateError};
 use crate::daemon::resources::in_force::Block;
 use crate::daemon::runtime::exit_status;
 use crate::daemon::shared::Daemon;
-use crate::daemon::shared::caches::KnownCgroups;
+use crate::daemon::shared::caches::CachedCgroups;
 use crate::daemon::watch::pidfd;
 
 /// How a container's resources are written.
@@ -38,7 +37,7 @@ pub(crate) fn route(daemon: &Daemon, record: &Container) -> Result<Route> {
         let has_exited = exit_status::has_exited(&daemon.host, record);
         return if has_exited { Err(UpdateError::Gone) } else { Ok(Route::Runtime(None)) };
     }
-    let known = daemon.caches.recorded_cgroups(&daemon.host, record);
+    let known = daemon.caches.container_cgroups(&daemon.host, record);
     let known = known.map_err(|unknown| not_known(unknown.into()))?;
     let by_systemd = known.recorded.by_systemd
         || record.call.global_flags.iter().any(|f| f == "--systemd-cgroup");
@@ -60,7 +59,7 @@ pub(crate) fn has_known_cgroups(record: &Container) -> bool {
 fn cgroups_now(
     daemon: &Daemon,
     record: &Container,
-    known: &KnownCgroups,
+    known: &CachedCgroups,
 ) -> Result<Option<Cgroups>> {
     let process = InitOf::new(record)?;
     let membership = cgroup::membership(&daemon.host, process.pid);
@@ -101,7 +100,7 @@ fn own_cgroups_of(
     match known {
         Ok((mounts, ours)) => {
             let found = membership.and_then(|it| Cgroups::of(&daemon.host, &mounts, &it, paths));
-            process.own_of(&daemon.host, found, ours.as_deref())
+            process.own_cgroups(&daemon.host, found, ours.as_deref())
         }
         Err(error) => process.exists(&daemon.host).and(if error.may_pass() {
             Err(not_known(error))
@@ -129,27 +128,13 @@ impl InitOf {
     /// Fails unless the process is known to run. Call this after reading its files: it proves that they belong to
     /// this process.
     pub(crate) fn exists(&self, host: &Host) -> Result<()> {
-        let runs = self.start.map_or(Ok(false), |start| procfs::surely_runs(host, self.pid, start));
-        if runs.map_err(|unknown| not_known(unknown.into()))? {
-            return Ok(());
-        }
-        let process = pidfd::open_same(host, self.pid, self.start);
-        let process = process.map_err(|unknown| not_known(unknown.into()))?;
-        process.filter(|process| !pidfd::has_ended(process)).map(drop).ok_or(UpdateError::Gone)
+        let runs = pidfd::runs(host, self.pid, self.start);
+        let runs = runs.map_err(|unknown| not_known(unknown.into()))?;
+        if runs { Ok(()) } else { Err(UpdateError::Gone) }
     }
 
-    /// Returns the process's cgroups; `None` if they are unknown, or contain the daemon's (`ours`).
+    /// Returns the process's cgroups, as found; `None` if they are unknown, or contain the daemon's (`ours`).
     pub(crate) fn own_cgroups(
-        &self,
-        host: &Host,
-        mounts: &Mounts,
-        ours: Option<&Cgroups>,
-        paths: &BTreeMap<String, PathBuf>,
-    ) -> Result<Option<Cgroups>> {
-        self.own_of(host, Cgroups::find(host, mounts, self.pid, paths), ours)
-    }
-
-    fn own_of(
         &self,
         host: &Host,
         found: error::Result<Cgroups>,

@@ -169,7 +169,7 @@ async fn carry_out_request(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Reports the unknown fields of a request. `status` shows those that belong to no container.
+/// Logs the unknown fields of a request; `status` lists those that belong to no container.
 fn report_unknown(
     daemon: &Daemon,
     plugin: &ChainedPlugin,

@@ -264,11 +264,7 @@ impl ExitCodes {
 /// Whether a container's init process is known to have exited; false if it cannot be examined.
 pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
     let Some(pid) = record.process.init_pid else { return false };
-    match pidfd::open_same(host, pid, record.process.init_start) {
-        Ok(Some(process)) => pidfd::has_ended(&process),
-        Ok(None) => true,
-        Err(_unknown) => false,
-    }
+    matches!(pidfd::runs(host, pid, record.process.init_start), Ok(false))
 }
 
 /// Whether the init process on record lives; false if its start time is unknown: another process may have its PID.
@@ -276,11 +272,10 @@ pub(crate) fn has_exited(host: &Host, record: &Container) -> bool {
 /// # Errors
 /// Fails when the process cannot be examined.
 pub(crate) fn lives(host: &Host, record: &Container) -> io::Result<bool> {
-    let (Some(pid), Some(_)) = (record.process.init_pid, record.process.init_start) else {
+    let (Some(pid), start @ Some(_)) = (record.process.init_pid, record.process.init_start) else {
         return Ok(false);
     };
-    let process = pidfd::open_same(host, pid, record.process.init_start)?;
-    Ok(process.is_some_and(|process| !pidfd::has_ended(&process)))
+    pidfd::runs(host, pid, start)
 }
 
 /// Returns the reason why the container stopped, in CRI engines' words, and a message for operators. The message may be

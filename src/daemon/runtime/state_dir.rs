@@ -26,7 +26,7 @@ use crate::state::ContainerKey;
 const TICKS: u64 = 100;
 
 /// The length in bytes of a beginning of runc's state that has the container's ID and its init process. The rest may
-/// have hundreds of kilobytes.
+/// be hundreds of kilobytes long.
 const BEGINNING: usize = 2 << 10;
 
 /// The files in which runtimes keep a container's state.

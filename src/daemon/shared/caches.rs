@@ -27,13 +27,13 @@ pub(crate) struct Caches {
     pub(crate) exit_codes: ExitCodes,
     mounts: RefCell<Option<Rc<Mounts>>>,
     /// The cgroups of updated containers, by incarnation.
-    recorded_cgroups: RefCell<HashMap<u64, Rc<KnownCgroups>>>,
+    container_cgroups: RefCell<HashMap<u64, Rc<CachedCgroups>>>,
     own_cgroups: OnceCell<Option<Rc<Cgroups>>>,
 }
 
 /// A container's cgroups.
 #[derive(Default)]
-pub(crate) struct KnownCgroups {
+pub(crate) struct CachedCgroups {
     /// As its runtime recorded them.
     pub(crate) recorded: RecordedCgroups,
     /// Its process's membership when it was last read, and the cgroups that follow from it.
@@ -54,36 +54,36 @@ impl Caches {
         Ok(read)
     }
 
-    /// Returns what is known about a container's cgroups. The runtime's state is read once: it may have hundreds of
-    /// kilobytes, and the cgroups in it never change.
+    /// Returns a container's cgroups, as its runtime recorded them and as they were last found. The runtime's state is
+    /// read once for each container: it may be hundreds of kilobytes long, and its cgroups never change.
     ///
     /// # Errors
     /// Fails when the state cannot be read.
-    pub(crate) fn recorded_cgroups(
+    pub(crate) fn container_cgroups(
         &self,
         host: &Host,
         record: &Container,
-    ) -> io::Result<Rc<KnownCgroups>> {
-        if let Some(known) = self.recorded_cgroups.borrow().get(&record.incarnation) {
+    ) -> io::Result<Rc<CachedCgroups>> {
+        if let Some(known) = self.container_cgroups.borrow().get(&record.incarnation) {
             return Ok(Rc::clone(known));
         }
         let Some(recorded) = state_dir::cgroups(host, &record.key)? else {
             return Ok(Rc::default());
         };
-        let new = Rc::new(KnownCgroups { recorded, latest: RefCell::default() });
+        let new = Rc::new(CachedCgroups { recorded, latest: RefCell::default() });
         if record.state == Lifecycle::Creating {
             return Ok(new); // The runtime may complete its state.
         }
-        let mut known = self.recorded_cgroups.borrow_mut();
-        let any = known.keys().next().copied().filter(|_| known.len() >= limits::KNOWN_CGROUPS);
+        let mut known = self.container_cgroups.borrow_mut();
+        let any = known.keys().next().copied().filter(|_| known.len() >= limits::CACHED_CGROUPS);
         any.map(|any| known.remove(&any));
         known.insert(record.incarnation, Rc::clone(&new));
         Ok(new)
     }
 
-    /// Drops what is known about the cgroups of a container whose record is removed.
+    /// Drops the cached cgroups of a container whose record is removed.
     pub(crate) fn forget_cgroups(&self, incarnation: u64) {
-        self.recorded_cgroups.borrow_mut().remove(&incarnation);
+        self.container_cgroups.borrow_mut().remove(&incarnation);
     }
 
     /// Returns the daemon's own cgroups, which do not change once it is ready; `None` if they cannot be found.
@@ -121,7 +121,7 @@ mod tests {
             ..Container::default()
         };
         let path_of = |record: &Container| {
-            let known = caches.recorded_cgroups(&host, record).unwrap();
+            let known = caches.container_cgroups(&host, record).unwrap();
             known.recorded.paths.get("cpu").map(|path| path.display().to_string())
         };
         let write = |path: &str| {
@@ -139,12 +139,12 @@ mod tests {
         assert_eq!(path_of(&running).as_deref(), Some("/b"));
         write("/c");
         assert_eq!(path_of(&running).as_deref(), Some("/b"), "it was read before");
-        for incarnation in 0..limits::KNOWN_CGROUPS {
+        for incarnation in 0..limits::CACHED_CGROUPS {
             let later = record(2 + u64::try_from(incarnation).unwrap(), Lifecycle::Running);
             assert_eq!(path_of(&later).as_deref(), Some("/c"));
-            assert!(caches.recorded_cgroups.borrow().len() <= limits::KNOWN_CGROUPS);
+            assert!(caches.container_cgroups.borrow().len() <= limits::CACHED_CGROUPS);
         }
-        assert_eq!(caches.recorded_cgroups.borrow().len(), limits::KNOWN_CGROUPS);
+        assert_eq!(caches.container_cgroups.borrow().len(), limits::CACHED_CGROUPS);
         caches.forget_cgroups(1);
         assert_eq!(path_of(&running).as_deref(), Some("/c"), "it was forgotten");
     }
@@ -158,8 +158,8 @@ mod tests {
         let folder = temp.path().join("c");
         std::fs::create_dir(&folder).unwrap();
         std::os::unix::fs::symlink("state.json", folder.join("state.json")).unwrap();
-        assert!(caches.recorded_cgroups(&host, &record).is_err());
+        assert!(caches.container_cgroups(&host, &record).is_err());
         std::fs::remove_file(folder.join("state.json")).unwrap();
-        assert!(caches.recorded_cgroups(&host, &record).unwrap().recorded.paths.is_empty());
+        assert!(caches.container_cgroups(&host, &record).unwrap().recorded.paths.is_empty());
     }
 }

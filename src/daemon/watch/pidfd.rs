@@ -3,6 +3,7 @@
 //!
 //! A PID may be reused; PID and start time together identify one process. This module never sends a signal.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ use rustix::ioctl::{Updater, ioctl, opcode};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::host::Host;
+use crate::procfs;
 pub(crate) use crate::procfs::{open, open_same, start_time};
 
 /// Interval of checks whether a process has exited, if no event can wake the task.
@@ -20,6 +23,20 @@ const UNWATCHED_CHECK: Duration = Duration::from_millis(50);
 pub(crate) fn has_ended(process: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
     matches!(poll(&mut fds, PollTimeout::ZERO), Ok(1..))
+}
+
+/// Whether the process with this PID that started at `start` runs; without a start time, any process with this PID.
+///
+/// # Errors
+/// Fails when the process cannot be examined.
+pub(crate) fn runs(host: &Host, pid: u32, start: Option<u64>) -> io::Result<bool> {
+    if let Some(start) = start
+        && procfs::surely_runs(host, pid, start)?
+    {
+        return Ok(true);
+    }
+    let process = open_same(host, pid, start)?;
+    Ok(process.is_some_and(|process| !has_ended(&process)))
 }
 
 /// Waits until the process has exited.
@@ -118,7 +135,6 @@ async fn is_readable_later(descriptor: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::Host;
 
     #[test]
     fn the_tests_own_process_is_alive_and_has_a_start_time() {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The names in src/musl/hot.ld: the functions that a wrapper runs (docs/decisions, page 4).
-#   hot.sh make    traces the wrapper of the static release build through the verbs of a container
-#                  and rewrites the names; needs root and `make build`
+# The names in src/musl/hot.ld: the functions that a wrapper and the daemon run for a container (docs/decisions, page 4).
+#   hot.sh make    traces wrapper and daemon of the static release build through the verbs of a
+#                  container and rewrites the names; needs root and `make build`
 #   hot.sh check   fails if fewer than 90 of 100 names are functions of that build, and prints the
 #                  others; without such a build it prints so and checks nothing: it never builds
 set -eu
@@ -10,9 +10,9 @@ cd "$(dirname "$0")/.."
 script=src/musl/hot.ld
 built=target/x86_64-unknown-linux-musl/release
 least=90
-# Several functions may match a name. A name is dropped if the matching functions that no wrapper executed exceed this
-# many bytes.
-most_strays=4096
+# Several functions may match a name. A name is dropped if the matching functions that were not executed exceed this many
+# bytes.
+most_strays=16384
 
 fail() { printf 'hot: %s\n' "$*" >&2; exit 1; }
 
@@ -36,7 +36,7 @@ functions() {
         { name = address = "" }' "$map" | general
 }
 
-named() { sed -n '/^ *\/\* names/,/^ *\/\* end of names/s/^ *\*(\(.*\))$/\1/p' "$script"; }
+named() { sed -n '/^ *\/\* names/,/^ *\/\* end of names/s/^ *\*(\([^ ]*\).*)$/\1/p' "$script"; }
 
 check() {
     if [ -z "$map" ]; then
@@ -56,10 +56,10 @@ check() {
     fail "these $gone of the $all names in $script are no functions of the build of $(date -r "$map" '+%F %R'): make build, then sh scripts/hot.sh make"
 }
 
-# The verbs of a container whose document a plugin changes; the daemon is started before, untraced.
+# The verbs of a container whose document a plugin changes. The daemon's start is not traced.
 trace() {
     tools=$PWD/target/tools/bin
-    cargo build --quiet --locked --example demo_plugin --example step_trace
+    cargo build --quiet --locked --example demo_plugin --example call_trace
     id=hot-$$
     mkdir -p "$work/bundle/rootfs/bin" "$work/plugins" "$work/data"
     cp "$tools/busybox" "$work/bundle/rootfs/bin/sleep"
@@ -93,11 +93,13 @@ TOML
         sleep 0.1
         "$built/nri-runc" nri plugins --json >"$work/plugins.json" 2>/dev/null || true
     done
+    target/debug/examples/call_trace "$work/trace.daemon" "$work/addresses" --pid "$daemon" &
+    tracer=$!
     for words in "create --bundle $work/bundle --pid-file $work/pid" start state "kill --all" "delete --force"; do
         verb=${words%% *} signal=
         [ "$verb" != kill ] || signal=KILL
         # shellcheck disable=SC2086
-        target/debug/examples/step_trace "$work/trace.$verb" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
+        target/debug/examples/call_trace "$work/trace.wrapper.$verb" "$work/addresses" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
             >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
     done
 }
@@ -109,6 +111,23 @@ clean() {
     find /sys/fs/cgroup -depth -type d -path "*/nri-runc-hot*" -exec rmdir {} + 2>/dev/null || true
 }
 
+# Reads the addresses of called functions, and prints a line of hot.ld for each name: the function with its jump tables.
+lines() {
+    awk -v functions="$work/functions" -v tables="$work/tables" '
+        function number(hex,  i, n) { n = 0
+            for (i = 1; i <= length(hex); i++) n = n * 16 + index("0123456789abcdef", substr(hex, i, 1)) - 1
+            return n }
+        BEGIN {
+            while ((getline line < functions) > 0) {
+                split(line, of, " "); name[of[1]] = of[3]; size[of[1]] = number(of[2]); strays[of[3]] += size[of[1]] }
+            while ((getline line < tables) > 0) has[line] = 1
+        }
+        !called[$0]++ { strays[name[$0]] -= size[$0]; if (!first[name[$0]]++) order[++count] = name[$0] }
+        END { for (i = 1; i <= count; i++) if (strays[order[i]] <= '$most_strays') {
+            suffix = substr(order[i], 6)
+            print "    *(" order[i] (suffix in has ? " .rodata" suffix : "") ")" } }'
+}
+
 make_anew() {
     [ "$(id -u)" = 0 ] || fail "runc needs root here"
     [ -n "$map" ] || fail "no static release build is here: make build"
@@ -116,26 +135,25 @@ make_anew() {
     daemon=
     trap clean EXIT
     trap 'exit 1' INT TERM
-    trace
-    # Executed addresses merged with the functions' start addresses, in order.
-    sort -u "$work"/trace.* | sed 's/$/ ran/' >"$work/ran"
     functions >"$work/functions"
-    LC_ALL=C sort "$work/functions" "$work/ran" | awk '
-        function number(hex,  i, n) { n = 0
-            for (i = 1; i <= length(hex); i++) n = n * 16 + index("0123456789abcdef", substr(hex, i, 1)) - 1
-            return n }
-        $2 != "ran" { begins = number($1); size = number($2); name = $3; all[name] += size; counted = 0; next }
-        !counted && number($1) < begins + size { ran[name] += size; counted = 1 }
-        END { for (name in ran) if (all[name] - ran[name] <= '$most_strays')
-            printf "    *(%s)\n", name }' | LC_ALL=C sort >"$work/names"
-    count=$(wc -l <"$work/names")
-    [ "$count" -gt 50 ] || fail "only $count functions were seen"
+    cut -d ' ' -f 1 "$work/functions" >"$work/addresses"
+    trace
+    kill "$daemon" && wait "$daemon" || true
+    daemon=
+    wait "$tracer" || true
+    grep -o '^ \.rodata\.[^ ]*' "$map" | sed 's/^ .rodata//' | general | sort -u >"$work/tables"
+    cat "$work"/trace.wrapper.* | lines >"$work/names.wrapper"
+    lines <"$work/trace.daemon" | grep -vxFf "$work/names.wrapper" >"$work/names.daemon"
     awk -v names="$work/names" '
-        /^ *\/\* end of names/ { while ((getline line < names) > 0) print line; skip = 0 }
+        /^ *\/\* end of names/ { while ((getline line < (names "." which)) > 0) print line; skip = 0 }
         !skip { print }
-        /^ *\/\* names/ { skip = 1 }' "$script" >"$work/hot.ld"
+        /^ *\/\* names of the/ { which = $5; skip = 1 }' "$script" >"$work/hot.ld"
     cat "$work/hot.ld" >"$script"
-    echo "$script: $count names; make build"
+    for which in wrapper daemon; do
+        count=$(wc -l <"$work/names.$which")
+        [ "$count" -gt 50 ] || fail "only $count functions of the $which were seen"
+        echo "$script: $count names of the $which; make build"
+    done
 }
 
 case ${1:-} in

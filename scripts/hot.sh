@@ -56,24 +56,47 @@ check() {
     fail "these $gone of the $all names in $script are no functions of the build of $(date -r "$map" '+%F %R'): make build, then sh scripts/hot.sh make"
 }
 
-# The verbs of a container whose document a plugin changes. The daemon's start is not traced.
-trace() {
-    tools=$PWD/target/tools/bin
-    cargo build --quiet --locked --example demo_plugin --example call_trace
-    id=hot-$$
-    mkdir -p "$work/bundle/rootfs/bin" "$work/plugins" "$work/data"
-    cp "$tools/busybox" "$work/bundle/rootfs/bin/sleep"
-    cp target/debug/examples/demo_plugin "$work/plugins/10-greeter"
-    printf 'data=%s\nsaw=%s\n' "$work/data" "$work/saw" >"$work/greeter.conf"
-    cat >"$work/bundle/config.json" <<JSON
+# Writes the bundle of a container with these annotations (JSON members).
+bundle() {
+    mkdir -p "$1/rootfs/bin"
+    cp "$tools/busybox" "$1/rootfs/bin/sleep"
+    cat >"$1/config.json" <<JSON
 {
   "ociVersion": "1.0.2",
   "process": {"user": {"uid": 0, "gid": 0}, "cwd": "/", "env": ["PATH=/bin"], "args": ["sleep", "1000"]},
   "root": {"path": "rootfs"},
   "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+  "annotations": {$2},
   "linux": {"cgroupsPath": "/nri-runc-hot/$id", "namespaces": [{"type": "mount"}, {"type": "pid"}]}
 }
 JSON
+}
+
+# Traces the verbs of the container in this bundle.
+life() {
+    for words in "create --bundle $1 --pid-file $work/pid" start state "kill --all" "delete --force"; do
+        verb=${words%% *} signal=
+        [ "$verb" != kill ] || signal=KILL
+        # shellcheck disable=SC2086
+        target/debug/examples/call_trace "$work/trace.wrapper.$verb" "$work/addresses" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
+            >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
+    done
+}
+
+# The verbs of a container without an engine, and of one of containerd's CRI; a plugin changes the documents of both. The
+# daemon's start is not traced.
+trace() {
+    tools=$PWD/target/tools/bin
+    cargo build --quiet --locked --example demo_plugin --example call_trace
+    id=hot-$$
+    mkdir "$work/plugins" "$work/data"
+    cp target/debug/examples/demo_plugin "$work/plugins/10-greeter"
+    printf 'data=%s\nsaw=%s\n' "$work/data" "$work/saw" >"$work/greeter.conf"
+    of_cri="$work/io.containerd.runtime.v2.task/k8s.io/$id"
+    bundle "$work/bundle" ""
+    bundle "$of_cri" '"io.kubernetes.cri.container-type": "container", "io.kubernetes.cri.container-name": "app",
+    "io.kubernetes.cri.sandbox-id": "pod", "io.kubernetes.cri.sandbox-name": "web-0", "io.kubernetes.cri.sandbox-namespace": "default",
+    "io.kubernetes.cri.sandbox-uid": "6f2c"'
     cat >"$work/config.toml" <<TOML
 runtime = ["$tools/runc"]
 run_dir = "$work/run"
@@ -95,13 +118,9 @@ TOML
     done
     target/debug/examples/call_trace "$work/trace.daemon" "$work/addresses" --pid "$daemon" &
     tracer=$!
-    for words in "create --bundle $work/bundle --pid-file $work/pid" start state "kill --all" "delete --force"; do
-        verb=${words%% *} signal=
-        [ "$verb" != kill ] || signal=KILL
-        # shellcheck disable=SC2086
-        target/debug/examples/call_trace "$work/trace.wrapper.$verb" "$work/addresses" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
-            >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
-    done
+    life "$work/bundle"
+    export GRPC_ADDRESS="$work/none"
+    life "$of_cri"
 }
 
 clean() {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records which functions of a program are called, in the order of their first calls:
 //! `call_trace OUTPUT FUNCTIONS PROGRAM ARGUMENT...` until the program executes another one, or
-//! `call_trace OUTPUT FUNCTIONS --pid PID` for a running process until it exits. FUNCTIONS lists their
-//! addresses, a hexadecimal number on each line. A breakpoint at each function stops the program once,
-//! so it runs at almost its own speed. For `scripts/hot.sh`; x86-64 only.
+//! `call_trace OUTPUT FUNCTIONS --pid PID` for a running process until it receives SIGTERM; OUTPUT then
+//! exists, empty, from the moment at which the process is traced. FUNCTIONS lists addresses, a
+//! hexadecimal number on each line. A breakpoint at each function stops the program once, so it runs
+//! at almost its own speed. For `scripts/hot.sh`; x86-64 only.
 #![expect(
     unsafe_code,
     clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "a tool that stops at the first surprise"
+    reason = "a tool for developers, which may panic"
 )]
 
 use std::collections::{HashMap, HashSet};
@@ -35,7 +36,9 @@ fn main() -> ExitCode {
     let list = std::fs::read_to_string(list).unwrap();
     let addresses = list.lines().map(|line| u64::from_str_radix(line, 16).unwrap());
     let mut trace = if program == "--pid" {
-        Trace::attach(words[0].to_str().unwrap().parse().unwrap(), addresses)
+        let trace = Trace::attach(words[0].to_str().unwrap().parse().unwrap(), addresses);
+        std::fs::write(&output, "").unwrap();
+        trace
     } else {
         Trace::start(Command::new(program).args(words), addresses)
     };
@@ -47,17 +50,19 @@ fn main() -> ExitCode {
 
 struct Trace {
     root: Pid,
-    memory: File,
     /// The first byte of each function.
     first_bytes: HashMap<u64, u8>,
     /// The threads and processes that have stopped before.
     tracees: HashSet<Pid>,
     called: Vec<u64>,
+    /// Whether the program has received SIGTERM: what it calls then is not recorded.
+    is_ending: bool,
 }
 
 /// Threads are traced too, and so are forked processes, which have the breakpoints in their copy of the memory.
 fn options() -> Options {
-    Options::PTRACE_O_TRACEEXEC
+    Options::PTRACE_O_EXITKILL
+        | Options::PTRACE_O_TRACEEXEC
         | Options::PTRACE_O_TRACECLONE
         | Options::PTRACE_O_TRACEFORK
         | Options::PTRACE_O_TRACEVFORK
@@ -105,7 +110,8 @@ impl Trace {
             memory.write_all_at(&[BREAKPOINT], address).unwrap();
             first_bytes.insert(address, first[0]);
         }
-        Self { root, memory, first_bytes, tracees: HashSet::from([root]), called: Vec::new() }
+        let tracees = HashSet::from([root]);
+        Self { root, first_bytes, tracees, called: Vec::new(), is_ending: false }
     }
 
     /// Returns the exit code of the program.
@@ -135,7 +141,10 @@ impl Trace {
                 WaitStatus::Stopped(pid, Signal::SIGSTOP) if self.tracees.insert(pid) => {
                     go_on(pid, None);
                 }
-                WaitStatus::Stopped(pid, signal) => go_on(pid, Some(signal)),
+                WaitStatus::Stopped(pid, signal) => {
+                    self.is_ending |= signal == Signal::SIGTERM;
+                    go_on(pid, Some(signal));
+                }
                 WaitStatus::Exited(..)
                 | WaitStatus::Signaled(..)
                 | WaitStatus::PtraceSyscall(_)
@@ -150,11 +159,15 @@ impl Trace {
         let mut registers = ptrace::getregs(pid).unwrap();
         let address = registers.rip.wrapping_sub(1);
         let Some(first) = self.first_bytes.get(&address) else { return };
-        self.memory.write_all_at(&[*first], address).unwrap();
+        // Not in the memory of `root`: a forked process has its own copy.
+        let at = address as ptrace::AddressType;
+        let mut word = ptrace::read(pid, at).unwrap().to_ne_bytes();
+        word[0] = *first;
+        ptrace::write(pid, at, i64::from_ne_bytes(word)).unwrap();
         registers.rip = address;
         ptrace::setregs(pid, registers).unwrap();
         // Several threads may have reached it at once.
-        if !self.called.contains(&address) {
+        if !self.is_ending && !self.called.contains(&address) {
             self.called.push(address);
         }
     }

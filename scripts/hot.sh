@@ -9,6 +9,8 @@ set -eu
 cd "$(dirname "$0")/.."
 script=src/musl/hot.ld
 built=target/x86_64-unknown-linux-musl/release
+tools=$PWD/target/tools/bin
+id=hot-$$
 least=90
 # Several functions may match a name. A name is dropped if the matching functions that were not executed exceed this many
 # bytes.
@@ -73,22 +75,22 @@ JSON
 }
 
 # Traces the verbs of the container in this bundle.
-life() {
+calls=0
+run_container() {
     for words in "create --bundle $1 --pid-file $work/pid" start state "kill --all" "delete --force"; do
         verb=${words%% *} signal=
+        calls=$((calls + 1))
         [ "$verb" != kill ] || signal=KILL
         # shellcheck disable=SC2086
-        target/debug/examples/call_trace "$work/trace.wrapper.$verb" "$work/addresses" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
+        target/debug/examples/call_trace "$work/$(printf 'trace.wrapper.%02d' "$calls")" "$work/addresses" "$built/nri-runc" --root "$work/root" $words "$id" $signal \
             >"$work/out" 2>&1 </dev/null || fail "$verb fails: $(cat "$work/out")"
     done
 }
 
-# The verbs of a container without an engine, and of one of containerd's CRI; a plugin changes the documents of both. The
-# daemon's start is not traced.
+# Traces the verbs of a container without an engine, and of one with the bundle of containerd's CRI but no containerd that
+# answers; a plugin changes the documents of both. The daemon's start and end are not traced.
 trace() {
-    tools=$PWD/target/tools/bin
     cargo build --quiet --locked --example demo_plugin --example call_trace
-    id=hot-$$
     mkdir "$work/plugins" "$work/data"
     cp target/debug/examples/demo_plugin "$work/plugins/10-greeter"
     printf 'data=%s\nsaw=%s\n' "$work/data" "$work/saw" >"$work/greeter.conf"
@@ -112,15 +114,20 @@ TOML
     daemon=$!
     waited=0
     until grep -q '"name"' "$work/plugins.json" 2>/dev/null; do
-        [ $((waited += 1)) -le 100 ] || fail "the daemon or its plugin does not come up: $(cat "$work/daemon.out")"
+        [ $((waited += 1)) -le 100 ] || fail "the daemon or its plugin does not start: $(cat "$work/daemon.out")"
         sleep 0.1
         "$built/nri-runc" nri plugins --json >"$work/plugins.json" 2>/dev/null || true
     done
     target/debug/examples/call_trace "$work/trace.daemon" "$work/addresses" --pid "$daemon" &
     tracer=$!
-    life "$work/bundle"
+    waited=0
+    until [ -e "$work/trace.daemon" ]; do
+        [ $((waited += 1)) -le 100 ] || fail "the daemon cannot be traced"
+        sleep 0.1
+    done
+    run_container "$work/bundle"
     export GRPC_ADDRESS="$work/none"
-    life "$of_cri"
+    run_container "$of_cri"
 }
 
 clean() {
@@ -147,9 +154,12 @@ lines() {
             print "    *(" order[i] (suffix in has ? " .rodata" suffix : "") ")" } }'
 }
 
-make_anew() {
+make_names() {
     [ "$(id -u)" = 0 ] || fail "runc needs root here"
     [ -n "$map" ] || fail "no static release build is here: make build"
+    # A breakpoint of another build's map would be inside of an instruction.
+    age=$(($(stat -c %Y "$built/nri-runc") - $(stat -c %Y "$map")))
+    [ "$age" -ge -60 ] && [ "$age" -le 60 ] || fail "$map is not of the present build: make build"
     work=$(mktemp -d)
     daemon=
     trap clean EXIT
@@ -157,26 +167,30 @@ make_anew() {
     functions >"$work/functions"
     cut -d ' ' -f 1 "$work/functions" >"$work/addresses"
     trace
-    kill "$daemon" && wait "$daemon" || true
+    # The daemon records the removal after the last verb.
+    sleep 1
+    kill "$daemon"
+    wait "$tracer" || fail "the trace of the daemon failed"
+    wait "$daemon" || true
     daemon=
-    wait "$tracer" || true
     grep -o '^ \.rodata\.[^ ]*' "$map" | sed 's/^ .rodata//' | general | sort -u >"$work/tables"
     cat "$work"/trace.wrapper.* | lines >"$work/names.wrapper"
-    lines <"$work/trace.daemon" | grep -vxFf "$work/names.wrapper" >"$work/names.daemon"
-    awk -v names="$work/names" '
-        /^ *\/\* end of names/ { while ((getline line < (names "." which)) > 0) print line; skip = 0 }
-        !skip { print }
-        /^ *\/\* names of the/ { which = $5; skip = 1 }' "$script" >"$work/hot.ld"
-    cat "$work/hot.ld" >"$script"
+    lines <"$work/trace.daemon" >"$work/names"
+    grep -vxFf "$work/names.wrapper" "$work/names" >"$work/names.daemon" || true
     for which in wrapper daemon; do
         count=$(wc -l <"$work/names.$which")
         [ "$count" -gt 50 ] || fail "only $count functions of the $which were seen"
         echo "$script: $count names of the $which; make build"
     done
+    awk -v names="$work/names" '
+        /^ *\/\* end of names/ { while ((getline line < (names "." which)) > 0) print line; skip = 0 }
+        !skip { print }
+        /^ *\/\* names of the/ { which = $5; skip = 1 }' "$script" >"$work/hot.ld"
+    cat "$work/hot.ld" >"$script"
 }
 
 case ${1:-} in
-make) make_anew ;;
+make) make_names ;;
 check) check ;;
 *) fail "make or check?" ;;
 esac

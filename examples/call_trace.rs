@@ -75,7 +75,7 @@ impl Trace {
         let root = Pid::from_raw(command.spawn().unwrap().id().cast_signed());
         waitpid(root, None).unwrap();
         ptrace::setoptions(root, options()).unwrap();
-        let trace = Self::plant(root, functions);
+        let trace = Self::plant(root, &[root], functions);
         ptrace::cont(root, None).unwrap();
         trace
     }
@@ -91,16 +91,15 @@ impl Trace {
             waitpid(*thread, Some(WaitPidFlag::__WALL)).unwrap();
             ptrace::setoptions(*thread, options()).unwrap();
         }
-        let mut trace = Self::plant(Pid::from_raw(pid), functions);
+        let trace = Self::plant(Pid::from_raw(pid), &threads, functions);
         for thread in threads {
-            trace.tracees.insert(thread);
             ptrace::cont(thread, None).unwrap();
         }
         trace
     }
 
     /// Sets a breakpoint at each function.
-    fn plant(root: Pid, functions: impl Iterator<Item = u64>) -> Self {
+    fn plant(root: Pid, threads: &[Pid], functions: impl Iterator<Item = u64>) -> Self {
         let memory = File::options().read(true).write(true).open(format!("/proc/{root}/mem"));
         let memory = memory.unwrap();
         let mut first_bytes = HashMap::new();
@@ -110,7 +109,7 @@ impl Trace {
             memory.write_all_at(&[BREAKPOINT], address).unwrap();
             first_bytes.insert(address, first[0]);
         }
-        let tracees = HashSet::from([root]);
+        let tracees = threads.iter().copied().collect();
         Self { root, first_bytes, tracees, called: Vec::new(), is_ending: false }
     }
 

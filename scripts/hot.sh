@@ -74,6 +74,17 @@ bundle() {
 JSON
 }
 
+# Repeats a command until it succeeds, for ten seconds.
+wait_until() {
+    waited=0
+    until "$@"; do
+        [ $((waited += 1)) -le 100 ] || return 1
+        sleep 0.1
+    done
+}
+
+has_plugin() { "$built/nri-runc" nri plugins --json 2>/dev/null | grep -q '"name"'; }
+
 # Traces the verbs of the container in this bundle.
 calls=0
 run_container() {
@@ -112,19 +123,10 @@ TOML
     export NRI_RUNC_CONFIG="$work/config.toml"
     "$built/nri-runc" nri daemon >"$work/daemon.out" 2>&1 &
     daemon=$!
-    waited=0
-    until grep -q '"name"' "$work/plugins.json" 2>/dev/null; do
-        [ $((waited += 1)) -le 100 ] || fail "the daemon or its plugin does not start: $(cat "$work/daemon.out")"
-        sleep 0.1
-        "$built/nri-runc" nri plugins --json >"$work/plugins.json" 2>/dev/null || true
-    done
+    wait_until has_plugin || fail "the daemon or its plugin does not start: $(cat "$work/daemon.out")"
     target/debug/examples/call_trace "$work/trace.daemon" "$work/addresses" --pid "$daemon" &
     tracer=$!
-    waited=0
-    until [ -e "$work/trace.daemon" ]; do
-        [ $((waited += 1)) -le 100 ] || fail "the daemon cannot be traced"
-        sleep 0.1
-    done
+    wait_until [ -e "$work/trace.daemon" ] || fail "the daemon cannot be traced"
     run_container "$work/bundle"
     export GRPC_ADDRESS="$work/none"
     run_container "$of_cri"

@@ -169,7 +169,7 @@ async fn carry_out_request(
     Ok(api::UpdateContainersResponse { failed, ..api::UpdateContainersResponse::default() })
 }
 
-/// Logs the unknown fields of a request; `status` lists those that belong to no container.
+/// Logs the fields of a request that this version does not know; `status` also lists those that concern no container.
 fn report_unknown(
     daemon: &Daemon,
     plugin: &ChainedPlugin,
